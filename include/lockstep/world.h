@@ -1,0 +1,99 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/process_group.h"
+#include "lockstep/store.h"
+
+namespace c10 {
+struct Device;
+}
+
+namespace lockstep {
+
+struct InitOptions {
+  /// Where the ranks meet: "env://" (variables of torchrun, Slurm, Open MPI or PMI),
+  /// "tcp://host:port" or "file:///path". Rank and world size come from the fields below, from
+  /// ?rank=R&world_size=N, or, with env://, from the environment.
+  std::string init_method = "env://";
+  std::optional<Store> store;  // instead of init_method; rank and world_size are then needed
+  std::optional<int> rank;
+  std::optional<int> world_size;
+
+  /// "gloo", "nccl", "cpu:gloo,cuda:nccl"; empty: nccl for a CUDA device, gloo for the CPU.
+  std::string backend;
+  /// "cpu", "cuda", "cuda:1"; empty: CUDA device number local_rank where there are any and the
+  /// library was built for them, otherwise the CPU.
+  std::string device;
+
+  std::chrono::milliseconds timeout{std::chrono::minutes(30)};            // of an operation
+  std::chrono::milliseconds rendezvous_timeout{std::chrono::minutes(5)};  // of meeting
+
+  /// Number of the membership. Worlds of one job that follow each other on the same store have
+  /// different ones, so that nothing of the old world is taken for the new. 0 uses Python's key
+  /// names, so that Python ranks can take part.
+  std::int64_t epoch = 0;
+};
+
+struct NewGroupOptions {
+  std::vector<int> ranks;  // of the world
+  std::chrono::milliseconds timeout{0};  // 0: the world's
+};
+
+/// This process's place among all processes of a job, and the way to reach them.
+///
+/// Made by init(). Destroying it closes all connections; a process may then make another one.
+/// Move-only. One thread uses a World; abort() may be called from any thread.
+class World {
+ public:
+  class Impl;
+  explicit World(std::unique_ptr<Impl> impl);
+  World(World&&) noexcept;
+  World& operator=(World&&) noexcept;
+  ~World();
+
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  int local_world_size() const;
+  int node_rank() const;
+  c10::Device device() const;
+  std::int64_t epoch() const;
+  Store& store();
+
+  /// The group of all ranks.
+  ProcessGroup& group();
+
+  /// Makes a group of some ranks. Every rank of the world calls it, in the same order, with the
+  /// same ranks; those left out get a handle that is not a member.
+  ProcessGroup new_group(const NewGroupOptions& options);
+
+  void barrier() { group().barrier(); }
+  void monitored_barrier(const MonitoredBarrierOptions& options = {}) {
+    group().monitored_barrier(options);
+  }
+
+  /// ProcessGroup::abort() on every group of this world. Thread-safe.
+  void abort();
+
+  /// Leaves the world: closes the connections and gives the store back. Called by the destructor;
+  /// calling it again does nothing.
+  void destroy();
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Meets the other ranks. Returns when all are connected.
+///
+/// Throws InvalidArgument for contradicting options or environment (rank outside the world, ranks
+/// that disagree about the world's size, two processes with one rank, a port in use), and Timeout
+/// naming the ranks that did not arrive.
+World init(const InitOptions& options = {});
+
+}  // namespace lockstep
