@@ -1,0 +1,66 @@
+# The commands of this project. Each is a few lines over tools/ and CMake; see docs/hacking.md.
+# Variables: BUILD (folder, build), JOBS (compilers at a time), CMAKE_ARGS (for configuring),
+# LOCKSTEP_PYTHON (whose torch to use).
+BUILD ?= build
+export BUILD
+ifdef JOBS
+export JOBS
+endif
+ifdef CMAKE_ARGS
+export CMAKE_ARGS
+endif
+
+STAGE := @tools/stage
+CTEST = . $(BUILD)/setup.env && "$${LOCKSTEP_SETUP_CMAKE%cmake}ctest" --test-dir $(BUILD) \
+        --output-on-failure -j $(or $(JOBS),$(shell nproc))
+
+.PHONY: help setup build demo demo-stages test test-slow bench lint format clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; \
+	  do printf '  make %-10s %s\n' "$$name" "$$what"; done
+
+setup: ## install what is missing: compiler, cmake, ninja, headers, torch
+	$(STAGE) setup tools/setup
+
+build: ## build the library, the programs and the examples
+	$(STAGE) setup tools/setup
+	$(STAGE) build tools/build
+
+demo: ## from nothing to a training job on two ranks
+	@tools/stage "demo, all of it" $(MAKE) --no-print-directory demo-stages
+
+demo-stages:
+	$(STAGE) setup tools/setup
+	$(STAGE) build tools/build toy_trainer
+	$(STAGE) train $(BUILD)/bin/toy_trainer --ranks 2
+
+test: ## build everything and run all tests but the slow ones
+	$(STAGE) setup tools/setup --tests
+	$(STAGE) build tools/build --tests all lockstep_tests all_verify_interface_header_sets
+	$(STAGE) test sh -c '$(CTEST) -LE slow'
+
+test-slow: ## run the slow tests
+	$(STAGE) setup tools/setup --tests
+	$(STAGE) build tools/build --tests all lockstep_tests
+	$(STAGE) test-slow sh -c 'if $(CTEST) -N -L slow | grep -q "Total Tests: 0"; \
+	  then echo "There is no slow test yet."; else $(CTEST) -L slow; fi'
+
+bench: ## run the benchmarks, each against its peer
+	$(STAGE) setup tools/setup
+	$(STAGE) build tools/build lockstep_bench
+	@for run in bench/*/run; do \
+	  if [ -x "$$run" ]; then tools/stage "$$run" "$$run" || exit 1; fi; done
+
+lint: ## check the format of the C++ sources and the rules of the tree
+	$(STAGE) setup tools/setup --lint
+	$(STAGE) format tools/format --check
+	$(STAGE) tidy sh -c '"$$(cat $(BUILD)/python)" tests/tidy/check_tree.py .'
+
+format: ## format the C++ sources
+	@tools/setup --lint
+	$(STAGE) format tools/format
+
+clean: ## remove what was built (.venv stays)
+	rm -rf $(BUILD)
