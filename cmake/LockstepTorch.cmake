@@ -3,8 +3,11 @@
 # configure time even for programs that compile no CUDA.
 #
 # Looked at in this order: LOCKSTEP_TORCH_DIR, TORCH_INSTALL_PREFIX in the environment,
-# CMAKE_PREFIX_PATH, .venv of the source tree, python3 on the PATH.
+# CMAKE_PREFIX_PATH, the torch that an installed lockstep was built with, .venv of the source tree,
+# python3 on the PATH.
 # The same file is installed beside lockstepConfig.cmake, so consumers find torch the same way.
+# What went wrong is left in LOCKSTEP_TORCH_PROBLEM: a package must not stop its consumer.
+set(LOCKSTEP_TORCH_PROBLEM "")
 set(LOCKSTEP_TORCH_DIR "" CACHE PATH "Folder with torch's include/ and lib/ (empty: search)")
 option(LOCKSTEP_CUDA "Build the NCCL backend (needs a CUDA wheel, nccl.h and CUDA headers)" OFF)
 
@@ -16,7 +19,8 @@ function(_lockstep_torch_of_python python out)
   set(${out} "${found}" PARENT_SCOPE)
 endfunction()
 
-set(_candidates "${LOCKSTEP_TORCH_DIR}" "$ENV{TORCH_INSTALL_PREFIX}" ${CMAKE_PREFIX_PATH})
+set(_candidates "${LOCKSTEP_TORCH_DIR}" "$ENV{TORCH_INSTALL_PREFIX}" ${CMAKE_PREFIX_PATH}
+    "${LOCKSTEP_TORCH_BUILT_WITH}")
 foreach(_python "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
   find_program(_exe NAMES "${_python}" NO_CACHE)
   if(_exe)
@@ -37,8 +41,9 @@ foreach(_candidate IN LISTS _candidates)
   endforeach()
 endforeach()
 if(NOT _torch)
-  message(FATAL_ERROR "libtorch was not found. Run `make setup`, or install torch 2.11 or newer for "
-    "python3, or pass -DLOCKSTEP_TORCH_DIR=<folder of the torch package>.")
+  string(CONCAT LOCKSTEP_TORCH_PROBLEM "libtorch was not found. Run `make setup`, or install torch "
+    "2.11 or newer for python3, or pass -DLOCKSTEP_TORCH_DIR=<folder of the torch package>.")
+  return()
 endif()
 
 set(_version_header "${_torch}/include/torch/headeronly/version.h")
@@ -49,10 +54,13 @@ file(STRINGS "${_version_header}" _lines REGEX "#define TORCH_VERSION_(MAJOR|MIN
 string(REGEX REPLACE "[^0-9;]+" "" _numbers "${_lines}")
 list(JOIN _numbers "." LOCKSTEP_TORCH_VERSION)
 if(LOCKSTEP_TORCH_VERSION VERSION_LESS 2.11)
-  message(FATAL_ERROR "torch ${LOCKSTEP_TORCH_VERSION} in ${_torch} is too old: lockstep needs 2.11 "
-    "or newer")
+  string(CONCAT LOCKSTEP_TORCH_PROBLEM "torch ${LOCKSTEP_TORCH_VERSION} in ${_torch} is too old: "
+    "lockstep needs 2.11 or newer")
+  return()
 endif()
-message(STATUS "torch ${LOCKSTEP_TORCH_VERSION} in ${_torch}")
+if(NOT lockstep_FIND_QUIETLY)
+  message(STATUS "torch ${LOCKSTEP_TORCH_VERSION} in ${_torch}")
+endif()
 
 if(NOT TARGET lockstep_torch)
   add_library(lockstep_torch INTERFACE IMPORTED GLOBAL)
