@@ -1,6 +1,7 @@
 #include "lockstep/distributed_sampler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -46,5 +47,26 @@ TEST(DistributedSampler, drop_last_leaves_the_remainder_out) {
 
 TEST(DistributedSampler, a_rank_outside_the_world_is_refused) {
   EXPECT_THROW(DistributedSampler({.dataset_size = 8, .world_size = 2, .rank = 2}),
+               InvalidArgument);
+}
+
+TEST(DistributedSampler, a_world_without_ranks_is_refused) {
+  EXPECT_THROW(DistributedSampler({.dataset_size = 8, .world_size = 0}), InvalidArgument);
+  EXPECT_THROW(DistributedSampler({.dataset_size = 8, .world_size = -2}), InvalidArgument);
+}
+
+TEST(DistributedSampler, an_empty_dataset_gives_empty_shares) {
+  EXPECT_TRUE(all_shares(0, 3, /*drop_last=*/false).empty());
+  EXPECT_TRUE(all_shares(0, 3, /*drop_last=*/true).empty());
+}
+
+TEST(DistributedSampler, drop_last_with_fewer_samples_than_ranks_gives_empty_shares) {
+  EXPECT_TRUE(all_shares(2, 3, /*drop_last=*/true).empty());
+}
+
+TEST(DistributedSampler, the_share_of_a_huge_dataset_is_counted_without_overflow) {
+  const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(DistributedSampler({.dataset_size = huge, .world_size = 2}).size(), huge / 2 + 1);
+  EXPECT_THROW(DistributedSampler({.dataset_size = huge, .world_size = 2}).indices(),
                InvalidArgument);
 }
