@@ -1,0 +1,117 @@
+"""Builds a copy of the tree where nothing can be installed: the headers come from the bundle, and
+on the PATH there is neither pip nor apt.
+
+offline_build_test.py --python PYTHON_WITH_TORCH --work FOLDER quick|all
+
+quick compiles lockstep_core and one source on libtorch; all builds what `make build` builds.
+The copy stays in FOLDER, always the same, so that ccache knows the files the next time.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+# What a bare build machine has. The compiler finds its own parts (cc1plus) by itself.
+TOOLS = """make bash sh env g++ gcc cc c++ as ld ar ranlib nm strip objdump cmake ctest ninja ccache
+    cat cp mv rm mkdir ls sed awk grep sort head tail tr cut dirname basename uname id nproc printf
+    ldd""".split()
+
+
+def run(*command, env, cwd):
+    print("+", *command, flush=True)
+    done = subprocess.run([str(part) for part in command], env=env, cwd=cwd, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(done.stdout, flush=True)
+    if done.returncode != 0:
+        sys.exit(f"exit code {done.returncode}")
+    return done.stdout
+
+
+def check(condition, message):
+    if not condition:
+        sys.exit(f"FAILED: {message}")
+
+
+def tree_files():
+    """The files of the source tree: what git tracks or would track."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=SOURCE,
+            check=True, capture_output=True, text=True).stdout
+        return [name for name in listed.split("\0") if name and (SOURCE / name).is_file()]
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive
+        skip = {".venv", "build", "bundle", ".git"}
+        return [str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*")
+                if path.is_file() and path.relative_to(SOURCE).parts[0] not in skip]
+
+
+def copy_tree(target):
+    """Copies with times kept, so that a copy that is there already is only brought up to date."""
+    wanted = set(tree_files())
+    for path in list(target.rglob("*")) if target.exists() else []:
+        relative = path.relative_to(target)
+        if path.is_file() and relative.parts[0] not in ("build", "bundle"):
+            if str(relative) not in wanted:
+                path.unlink()
+    for name in wanted:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(SOURCE / name, target / name)
+
+
+def bare_path(folder, python):
+    """A folder with the tools of a bare machine, as the only one on the PATH."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in TOOLS:
+        found = shutil.which(name)
+        if found:
+            (folder / name).symlink_to(os.path.realpath(found) if name != "ccache" else found)
+    # Not a link: an interpreter of a virtual environment knows its packages by its own place.
+    (folder / "python3").write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+    (folder / "python3").chmod(0o755)
+    for name in ("pip", "pip3", "apt-get", "apt", "sudo"):
+        check(shutil.which(name, path=str(folder)) is None, f"{name} is on the bare PATH")
+    return str(folder)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--work", required=True, type=pathlib.Path)
+    parser.add_argument("what", choices=["quick", "all"])
+    arguments = parser.parse_args()
+
+    tree = arguments.work / "tree"
+    copy_tree(tree)
+    shutil.rmtree(tree / "build", ignore_errors=True)
+    shutil.rmtree(tree / "bundle", ignore_errors=True)
+    run(tree / "tools/bundle", env=os.environ, cwd=tree)
+
+    env = {"PATH": bare_path(arguments.work / "bin", arguments.python),
+           "HOME": os.environ.get("HOME", "/"), "LOCKSTEP_PYTHON": "python3"}
+    if "CCACHE_DIR" in os.environ:
+        env["CCACHE_DIR"] = os.environ["CCACHE_DIR"]
+
+    said = run("bash", "tools/setup", env=env, cwd=tree)
+    check("installing" not in said, "setup tried to install something")
+    check(not (tree / ".venv").exists(), "setup made a virtual environment")
+
+    targets = ["lockstep_core", "src/CMakeFiles/lockstep.dir/data/distributed_sampler.cpp.o"]
+    run("bash", "tools/build", *(targets if arguments.what == "quick" else []), env=env, cwd=tree)
+
+    cache = (tree / "build/CMakeCache.txt").read_text()
+    check(f"LOCKSTEP_JSON_INCLUDE:PATH={tree}/bundle/include\n" in cache,
+          "the JSON headers were not taken from the bundle")
+    deps = subprocess.run(["ninja", "-C", tree / "build", "-t", "deps"], check=True,
+                          capture_output=True, text=True).stdout
+    strangers = sorted({line.strip() for line in deps.splitlines()
+                        if "nlohmann/" in line and "bundle/include" not in line})
+    check(not strangers, f"headers from outside the bundle were used: {strangers}")
+
+
+main()
