@@ -1,0 +1,107 @@
+"""One rank of a Python DDP job, for comparison with ddp_job.cpp (same options, same output).
+
+Ranks meet by env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). With --write-init instead: writes
+the initial weights of every model into a folder, for both languages to start from.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from models import MODELS
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write-init", metavar="FOLDER")
+    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--bucket-cap-mb", default="default")
+    parser.add_argument("--view", action="store_true")
+    parser.add_argument("--static-graph", action="store_true")
+    parser.add_argument("--hook", choices=["none", "fp16", "bf16"], default="none")
+    parser.add_argument("--init")
+    parser.add_argument("--out")
+    return parser.parse_args()
+
+
+def write_init(folder):
+    os.makedirs(folder, exist_ok=True)
+    for name, (model, _) in MODELS.items():
+        torch.manual_seed(1)
+        torch.save(dict(model().state_dict()), os.path.join(folder, name + ".pt"))
+
+
+# Python refuses the hook by its name unless the backend is NCCL. Gloo can do it.
+def bf16_under_another_name(group, bucket):
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+def wrap(model, args):
+    options = {}
+    if args.bucket_cap_mb != "default":
+        options["bucket_cap_mb"] = float(args.bucket_cap_mb)
+    ddp = DistributedDataParallel(model, find_unused_parameters=args.model == "unused",
+                                  gradient_as_bucket_view=args.view,
+                                  static_graph=args.static_graph, **options)
+    if args.hook == "fp16":
+        ddp.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    elif args.hook == "bf16":
+        ddp.register_comm_hook(dist.group.WORLD, bf16_under_another_name)
+    return ddp
+
+
+def train(ddp, loss_of, args, out):
+    rank = dist.get_rank()
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    for step in range(args.steps):
+        for micro in range(args.accumulate):
+            data = torch.Generator().manual_seed((step * args.accumulate + micro) * 1000 + rank)
+            last = micro + 1 == args.accumulate
+            with contextlib.nullcontext() if last else ddp.no_sync():
+                loss = loss_of(ddp, data, step, rank)
+                (loss / args.accumulate).backward()
+            out.write(f"loss {step}.{micro} {bits(loss.detach())}\n")
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def bits(tensor):
+    return tensor.contiguous().numpy().tobytes().hex()
+
+
+def write_tensors(kind, tensors, out):
+    for name, tensor in tensors:
+        shape = "x".join(map(str, tensor.shape)) or "scalar"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        out.write(f"{kind} {name} {dtype} {shape} {bits(tensor.detach())}\n")
+
+
+def main():
+    args = parse()
+    if args.write_init:
+        return write_init(args.write_init)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model_type, loss_of = MODELS[args.model]
+    model = model_type()
+    model.load_state_dict(torch.load(args.init, weights_only=True))
+    ddp = wrap(model, args)
+    with open(args.out, "w") as out:
+        train(ddp, loss_of, args, out)
+        write_tensors("parameter", model.named_parameters(), out)
+        write_tensors("buffer", model.named_buffers(), out)
+        buckets = ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")
+        out.write(f"buckets {buckets}\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Runs one job in Python and in C++, two ranks each, and compares them bit for bit.
+
+usage: ddp_parity.py --cpp PATH_OF_ddp_job --init FOLDER [--mixed] [--min-buckets N] -- JOB OPTIONS
+
+Compared: the loss of every forward on every rank, the final parameters and buffers. With --mixed the
+job is run in C++ alone and then with one rank of each language, both ways round.
+"""
+
+import argparse
+import math
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WORLD_SIZE = 2
+JOB_SECONDS = 80  # starting Python torch on a loaded machine takes most of it
+FORMATS = {"float32": "f", "int64": "q"}
+
+
+class Failed(Exception):
+    pass
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Job:
+    """Ranks that run together; `commands` holds one command a rank."""
+
+    def __init__(self, name, commands, folder):
+        self.name = name
+        self.deadline = time.monotonic() + JOB_SECONDS
+        self.outs = [os.path.join(folder, f"{name}.{rank}.out") for rank in range(WORLD_SIZE)]
+        self.logs = [os.path.join(folder, f"{name}.{rank}.log") for rank in range(WORLD_SIZE)]
+        port = str(free_port())
+        self.ranks = []
+        for rank, command in enumerate(commands):
+            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE),
+                               LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORLD_SIZE),
+                               MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
+            with open(self.logs[rank], "w") as log:
+                self.ranks.append(subprocess.Popen(
+                    command + ["--out", self.outs[rank]], env=environment, stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=log, start_new_session=True))
+
+    def wait(self):
+        try:
+            while any(rank.poll() is None for rank in self.ranks):
+                if time.monotonic() > self.deadline:
+                    raise Failed(f"{self.name} did not end in {JOB_SECONDS} s{self.last_words()}")
+                if any(rank.poll() not in (None, 0) for rank in self.ranks):
+                    # The others usually end by themselves and say why.
+                    self.deadline = min(self.deadline, time.monotonic() + 5)
+                time.sleep(0.01)
+        finally:
+            self.kill()
+        codes = [rank.returncode for rank in self.ranks]
+        if any(codes):
+            raise Failed(f"{self.name} ended with exit codes {codes}{self.last_words()}")
+        return [read_result(path) for path in self.outs]
+
+    def kill(self):
+        for rank in self.ranks:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()
+
+    def last_words(self):
+        words = ""
+        for number, log in enumerate(self.logs):
+            with open(log, errors="replace") as lines:
+                tail = lines.read().strip().splitlines()[-15:]
+            words += f"\n--- rank {number} said:\n" + "\n".join(tail)
+        return words
+
+
+def read_result(path):
+    """{what: (dtype, bits)} in the order of the file."""
+    result = {}
+    with open(path) as lines:
+        for line in lines:
+            kind, *fields = line.rstrip("\n").split(" ")
+            if kind == "loss":
+                result["loss of step " + fields[0]] = ("float32", fields[1])
+            elif kind == "buckets":
+                result["bucket sizes"] = ("text", " ".join(fields))
+            else:
+                name, dtype, shape, bits = fields
+                result[f"{kind} {name} [{shape}]"] = (dtype, bits)
+    if "bucket sizes" not in result:
+        raise Failed(f"{path} is not complete")
+    return result
+
+
+def describe(dtype, left, right):
+    """The first place where two values of one dtype differ."""
+    if dtype not in FORMATS:
+        return f"{left!r} against {right!r}"
+    size = struct.calcsize(FORMATS[dtype])
+    pairs = zip(*(struct.iter_unpack(f"{size}s", bytes.fromhex(bits)) for bits in (left, right)))
+    different = [(i, a[0], b[0]) for i, (a, b) in enumerate(pairs) if a != b]
+    if not different:
+        return f"{len(left) // 2} bytes against {len(right) // 2}"
+    index, a, b = different[0]
+    value = [struct.unpack(FORMATS[dtype], each)[0] for each in (a, b)]
+    return (f"element {index}: {value[0]!r} (bits {a[::-1].hex()}) against {value[1]!r} "
+            f"(bits {b[::-1].hex()}); {len(different)} of {len(left) // 2 // size} elements differ")
+
+
+def compare(names, left, right):
+    """Raises Failed at the first difference between two results of one rank."""
+    if list(left) != list(right):
+        only = [sorted(set(a) - set(b)) for a, b in ((left, right), (right, left))]
+        raise Failed(f"{names[0]} and {names[1]} did not write the same things: only {names[0]} has "
+                     f"{only[0]}, only {names[1]} has {only[1]}")
+    for what, (dtype, bits) in left.items():
+        if (dtype, bits) != right[what]:
+            raise Failed(f"{what}, {names[0]} against {names[1]}: "
+                         + describe(dtype, bits, right[what][1]))
+
+
+def check_sense(name, results, minimum_buckets):
+    """What must hold within one job for the comparison to mean anything."""
+    losses = [struct.unpack("f", bytes.fromhex(bits))[0] for what, (_, bits) in results[0].items()
+              if what.startswith("loss")]
+    if not all(map(math.isfinite, losses)) or len(set(losses)) < len(losses) // 2:
+        raise Failed(f"{name}: these losses prove nothing: {losses}")
+    for what, value in results[0].items():
+        if what.startswith("parameter") and results[1][what] != value:
+            raise Failed(f"{name}: {what} differs between rank 0 and rank 1: "
+                         + describe(value[0], value[1], results[1][what][1]))
+    buckets = [size for size in results[0]["bucket sizes"][1].split(",") if size.strip()]
+    if len(buckets) < minimum_buckets:
+        raise Failed(f"{name}: gradients travelled in {len(buckets)} buckets ({buckets}), "
+                     f"at least {minimum_buckets} are wanted")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cpp", required=True)
+    parser.add_argument("--init", required=True)
+    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--min-buckets", type=int, default=0)
+    parser.add_argument("job", nargs="+")
+    args = parser.parse_args()
+
+    model = args.job[args.job.index("--model") + 1]
+    options = args.job + ["--init", os.path.join(args.init, model + ".pt")]
+    cpp = [args.cpp] + options
+    python = [sys.executable, os.path.join(HERE, "ddp_job.py")] + options
+    others = {"Python": [python, python]}
+    if args.mixed:
+        others = {"Python + C++": [python, cpp], "C++ + Python": [cpp, python]}
+
+    with tempfile.TemporaryDirectory(prefix="parity.") as folder:
+        expected = Job("C++", [cpp, cpp], folder).wait()
+        check_sense("C++", expected, args.min_buckets)
+        for name, commands in others.items():
+            results = Job(name, commands, folder).wait()
+            for rank in range(WORLD_SIZE):
+                compare((f"C++ rank {rank}", f"{name} rank {rank}"), expected[rank], results[rank])
+            print(f"C++ and {name}: {len(expected[0]) + len(expected[1])} values equal to the bit; "
+                  f"buckets: {expected[0]['bucket sizes'][1] or 'not rebuilt'}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(f"parity: {failure}")
