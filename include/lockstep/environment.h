@@ -25,6 +25,8 @@ class Environment {
 
   bool has(std::string_view name) const { return variables_.find(name) != variables_.end(); }
 
+  const Variables& variables() const { return variables_; }
+
  private:
   Variables variables_;
 };

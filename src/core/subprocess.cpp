@@ -1,0 +1,140 @@
+#include "core/subprocess.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "core/spawn.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// By descriptor and not by pid: if someone else in this process waits for all children, the pid may
+// already be a stranger's.
+bool send_signal(int pidfd, int number) {
+  return ::syscall(SYS_pidfd_send_signal, pidfd, number, nullptr, 0) == 0 || errno == ESRCH;
+}
+
+void wait_until_reaped(pid_t pid, int* raw_status) {
+  while (::waitpid(pid, raw_status, 0) < 0) {
+    if (errno != EINTR) {
+      // Someone else waited for our child, or SIGCHLD is ignored: its status is lost.
+      throw_errno(concat("cannot wait for process ", pid));
+    }
+  }
+}
+
+// True once the process has ended. Never spins: poll sleeps in the kernel until then.
+bool poll_until(int pidfd, Clock::time_point deadline) {
+  using std::chrono::milliseconds;
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    const auto bounded = std::clamp(left, milliseconds(0), milliseconds(std::chrono::hours(1)));
+    pollfd entry = {.fd = pidfd, .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(bounded.count()));
+    if (ready > 0) {
+      return true;
+    }
+    if (ready < 0 && errno != EINTR) {
+      throw_errno("cannot poll a process");
+    }
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+  }
+}
+
+}  // namespace
+
+std::string ExitStatus::describe() const {
+  if (signal == 0) {
+    return concat("exit code ", exit_code);
+  }
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? concat("signal ", signal)
+                         : concat("signal ", signal, " (SIG", name, ")");
+}
+
+Subprocess::Subprocess(const SubprocessOptions& options) : pid_(spawn_process(options)) {
+  // The pid cannot be reused before we wait for it, so this is the right process even if it has
+  // already ended.
+  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) {
+    const int code = errno;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    errno = code;
+    throw_errno(concat("cannot watch '", options.argv[0], "'"));
+  }
+}
+
+Subprocess::~Subprocess() {
+  kill_and_reap();
+}
+
+Subprocess::Subprocess(Subprocess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(std::exchange(other.status_, std::nullopt)) {}
+
+Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
+  if (this != &other) {
+    kill_and_reap();
+    pid_ = std::exchange(other.pid_, -1);
+    pidfd_ = std::move(other.pidfd_);
+    status_ = std::exchange(other.status_, std::nullopt);
+  }
+  return *this;
+}
+
+std::optional<ExitStatus> Subprocess::wait_for(std::chrono::milliseconds timeout) {
+  LOCKSTEP_CHECK(pid_ > 0, "a Subprocess was used after it was moved from");
+  if (!status_) {
+    // Clamped so that "for ever", written as milliseconds::max(), does not overflow the clock.
+    const auto bounded = std::min<std::chrono::milliseconds>(timeout, std::chrono::years(1));
+    if (poll_until(pidfd_.get(), Clock::now() + bounded)) {
+      reap();
+    }
+  }
+  return status_;
+}
+
+ExitStatus Subprocess::wait() {
+  LOCKSTEP_CHECK(pid_ > 0, "a Subprocess was used after it was moved from");
+  if (!status_) {
+    reap();
+  }
+  return *status_;
+}
+
+void Subprocess::signal(int number) {
+  if (pid_ > 0 && !status_ && !send_signal(pidfd_.get(), number)) {
+    throw_errno(concat("cannot send signal ", number, " to process ", pid_));
+  }
+}
+
+void Subprocess::reap() {
+  int raw = 0;
+  wait_until_reaped(pid_, &raw);
+  status_ = WIFSIGNALED(raw) ? ExitStatus{.signal = WTERMSIG(raw)}
+                             : ExitStatus{.exit_code = WEXITSTATUS(raw)};
+}
+
+void Subprocess::kill_and_reap() noexcept {
+  if (pid_ > 0 && !status_) {
+    send_signal(pidfd_.get(), SIGKILL);
+    while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+}  // namespace lockstep
