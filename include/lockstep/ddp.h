@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm_hook.h"
+#include "lockstep/error.h"
 #include "lockstep/process_group.h"
 #include "lockstep/tensor_walk.h"
 #include "lockstep/world.h"
@@ -57,6 +58,17 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
+/// Parameters got no gradient in a backward that should have reduced all of them.
+class UnusedParameters : public Error {
+ public:
+  UnusedParameters(const std::string& message, std::vector<std::string> names)
+      : Error(message), names_(std::move(names)) {}
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+};
+
 /// A parameter, or what stands for one in another language's binding.
 struct NamedTensor {
   std::string name;
@@ -94,9 +106,10 @@ class DataParallelEngine {
   const std::vector<std::string>& parameter_names() const;
   Reduction reduction() const;
 
- private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+
+ private:
+  std::shared_ptr<Impl> impl_;  // backward refers to it weakly
 };
 
 /// While it lives, backward adds to the local gradients and nothing is sent. The forward must

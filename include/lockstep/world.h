@@ -36,8 +36,9 @@ struct InitOptions {
 
   /// Number of the membership. Worlds of one job that follow each other on the same store have
   /// different ones, so that nothing of the old world is taken for the new. 0 uses Python's key
-  /// names, so that Python ranks can take part.
-  std::int64_t epoch = 0;
+  /// names, so that Python ranks can take part. Unset: how many worlds this process has formed at
+  /// this place before, which is the same on every rank as long as no rank was replaced.
+  std::optional<std::int64_t> epoch;
 };
 
 struct NewGroupOptions {

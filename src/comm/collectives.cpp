@@ -1,0 +1,314 @@
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "comm/group_impl.h"
+#include "comm/messages.h"
+#include "comm/work_impl.h"
+#include "lockstep/c10d.h"
+#include "lockstep/error.h"
+#include "lockstep/process_group.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+c10d::ReduceOp native(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return c10d::ReduceOp::SUM;
+    case ReduceOp::avg: return c10d::ReduceOp::AVG;
+    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::min: return c10d::ReduceOp::MIN;
+    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::band: return c10d::ReduceOp::BAND;
+    case ReduceOp::bor: return c10d::ReduceOp::BOR;
+    case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
+  }
+  throw InvalidArgument(concat("ReduceOp ", static_cast<int>(op), " does not exist"));
+}
+
+void check_rank(const GroupImpl& group, const char* operation, const char* what, int rank) {
+  if (rank < 0 || rank >= group.size()) {
+    throw InvalidArgument(concat(operation, ": ", what, " ", rank, " is outside the group's ranks [0, ",
+                                 group.size(), ")"));
+  }
+}
+
+void check_tag(const char* operation, int tag) {
+  if (tag < 0 || tag >= kFirstReservedTag) {
+    throw InvalidArgument(concat(operation, ": tag ", tag, " is outside [0, 2^30)"));
+  }
+}
+
+void check_list(const GroupImpl& group, const char* operation, const char* what,
+                const Tensors& tensors, bool expected) {
+  const std::size_t size = expected ? static_cast<std::size_t>(group.size()) : 0;
+  if (tensors.size() != size) {
+    throw InvalidArgument(concat(operation, ": ", what, " has ", tensors.size(), " tensors; it needs ",
+                                 size, expected ? ", one for each rank" : " except at the root"));
+  }
+}
+
+void check_tensor(const char* operation, const at::Tensor& tensor) {
+  if (!tensor.defined()) throw InvalidArgument(concat(operation, ": the tensor is undefined"));
+}
+
+// Gloo has no average. The sum is divided when the operation has ended.
+bool averages_by_hand(const GroupImpl& group, ReduceOp op, const at::Tensor& tensor) {
+  if (op != ReduceOp::avg) return false;
+  return tensor.is_cpu() || group.backend == "gloo";
+}
+
+c10d::AllreduceOptions reduction_options(ReduceOp op) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = native(op);
+  return options;
+}
+
+void divide(const at::Tensor& tensor, int size) {
+  if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) {
+    tensor.floor_divide_(size);
+  } else {
+    tensor.div_(size);
+  }
+}
+
+}  // namespace
+
+bool Work::is_completed() const { return !impl_ || impl_->native->isCompleted(); }
+
+void Work::wait() {
+  if (impl_) impl_->wait();
+}
+
+int Work::source_rank() const {
+  if (!impl_) throw InvalidArgument("Work::source_rank: this operation is not a receive");
+  return impl_->native->sourceRank();
+}
+
+GroupImpl& ProcessGroup::get() const {
+  if (!impl_) {
+    throw InvalidArgument("this rank is not a member of the group (World::new_group left it out)");
+  }
+  impl_->guard->check_usable("use");
+  return *impl_;
+}
+
+int ProcessGroup::rank() const { return get().rank; }
+int ProcessGroup::size() const { return get().size(); }
+const std::vector<int>& ProcessGroup::global_ranks() const { return get().global_ranks; }
+const std::string& ProcessGroup::name() const { return get().name; }
+const std::string& ProcessGroup::backend() const { return get().backend; }
+
+void ProcessGroup::abort() {
+  if (impl_) impl_->guard->abort();
+}
+
+Work ProcessGroup::all_reduce(const at::Tensor& tensor, const AllReduceOptions& options) {
+  check_tensor("all_reduce", tensor);
+  GroupImpl& group = get();
+  Tensors tensors = one(tensor);
+  const bool by_hand = averages_by_hand(group, options.op, tensor);
+  auto work = group.group->allreduce(tensors, reduction_options(by_hand ? ReduceOp::sum : options.op));
+  if (!by_hand) return make_work(std::move(work), options.async_op);
+  return make_work(std::move(work), options.async_op,
+                   [tensor, size = group.size()] { divide(tensor, size); });
+}
+
+Work ProcessGroup::reduce(const at::Tensor& tensor, const ReduceOptions& options) {
+  check_tensor("reduce", tensor);
+  GroupImpl& group = get();
+  check_rank(group, "reduce", "root", options.root);
+  const bool by_hand = averages_by_hand(group, options.op, tensor);
+  c10d::ReduceOptions native_options;
+  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  native_options.rootRank = options.root;
+  Tensors tensors = one(tensor);
+  auto work = group.group->reduce(tensors, native_options);
+  const bool divides = by_hand && group.rank == options.root;
+  if (!divides) return make_work(std::move(work), options.async_op);
+  return make_work(std::move(work), options.async_op,
+                   [tensor, size = group.size()] { divide(tensor, size); });
+}
+
+Work ProcessGroup::broadcast(const at::Tensor& tensor, const RootedOptions& options) {
+  check_tensor("broadcast", tensor);
+  GroupImpl& group = get();
+  check_rank(group, "broadcast", "root", options.root);
+  c10d::BroadcastOptions native_options;
+  native_options.rootRank = options.root;
+  Tensors tensors = one(tensor);
+  return make_work(group.group->broadcast(tensors, native_options), options.async_op);
+}
+
+Work ProcessGroup::all_gather(const Tensors& outputs, const at::Tensor& input,
+                              const AsyncOptions& options) {
+  check_tensor("all_gather", input);
+  GroupImpl& group = get();
+  check_list(group, "all_gather", "outputs", outputs, true);
+  std::vector<Tensors> output_lists{outputs};
+  Tensors inputs = one(input);
+  return make_work(group.group->allgather(output_lists, inputs), options.async_op);
+}
+
+Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
+                                          const AsyncOptions& options) {
+  check_tensor("all_gather_into_tensor", output);
+  check_tensor("all_gather_into_tensor", input);
+  GroupImpl& group = get();
+  if (output.numel() != input.numel() * group.size()) {
+    throw InvalidArgument(concat("all_gather_into_tensor: output has ", output.numel(),
+                                 " elements; ", group.size(), " ranks with ", input.numel(),
+                                 " each need ", input.numel() * group.size()));
+  }
+  at::Tensor out = output, in = input;
+  return make_work(group.group->_allgather_base(out, in), options.async_op);
+}
+
+Work ProcessGroup::gather(const Tensors& outputs, const at::Tensor& input,
+                          const RootedOptions& options) {
+  check_tensor("gather", input);
+  GroupImpl& group = get();
+  check_rank(group, "gather", "root", options.root);
+  check_list(group, "gather", "outputs", outputs, group.rank == options.root);
+  c10d::GatherOptions native_options;
+  native_options.rootRank = options.root;
+  std::vector<Tensors> output_lists;
+  if (group.rank == options.root) output_lists.push_back(outputs);
+  Tensors inputs = one(input);
+  return make_work(group.group->gather(output_lists, inputs, native_options), options.async_op);
+}
+
+Work ProcessGroup::scatter(const at::Tensor& output, const Tensors& inputs,
+                           const RootedOptions& options) {
+  check_tensor("scatter", output);
+  GroupImpl& group = get();
+  check_rank(group, "scatter", "root", options.root);
+  check_list(group, "scatter", "inputs", inputs, group.rank == options.root);
+  c10d::ScatterOptions native_options;
+  native_options.rootRank = options.root;
+  std::vector<Tensors> input_lists;
+  if (group.rank == options.root) input_lists.push_back(inputs);
+  Tensors outputs = one(output);
+  return make_work(group.group->scatter(outputs, input_lists, native_options), options.async_op);
+}
+
+Work ProcessGroup::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
+                                  const AllReduceOptions& options) {
+  check_tensor("reduce_scatter", output);
+  GroupImpl& group = get();
+  check_list(group, "reduce_scatter", "inputs", inputs, true);
+  const bool by_hand = averages_by_hand(group, options.op, output);
+  c10d::ReduceScatterOptions native_options;
+  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  Tensors outputs = one(output);
+  std::vector<Tensors> input_lists{inputs};
+  auto work = group.group->reduce_scatter(outputs, input_lists, native_options);
+  if (!by_hand) return make_work(std::move(work), options.async_op);
+  return make_work(std::move(work), options.async_op,
+                   [output, size = group.size()] { divide(output, size); });
+}
+
+Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
+                                         const AllReduceOptions& options) {
+  check_tensor("reduce_scatter_tensor", output);
+  check_tensor("reduce_scatter_tensor", input);
+  GroupImpl& group = get();
+  if (input.numel() != output.numel() * group.size()) {
+    throw InvalidArgument(concat("reduce_scatter_tensor: input has ", input.numel(), " elements; ",
+                                 group.size(), " ranks with ", output.numel(), " each need ",
+                                 output.numel() * group.size()));
+  }
+  const bool by_hand = averages_by_hand(group, options.op, output);
+  c10d::ReduceScatterOptions native_options;
+  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  at::Tensor out = output, in = input;
+  auto work = group.group->_reduce_scatter_base(out, in, native_options);
+  if (!by_hand) return make_work(std::move(work), options.async_op);
+  return make_work(std::move(work), options.async_op,
+                   [output, size = group.size()] { divide(output, size); });
+}
+
+Work ProcessGroup::all_to_all(const Tensors& outputs, const Tensors& inputs,
+                              const AsyncOptions& options) {
+  GroupImpl& group = get();
+  check_list(group, "all_to_all", "outputs", outputs, true);
+  check_list(group, "all_to_all", "inputs", inputs, true);
+  Tensors out = outputs, in = inputs;
+  return make_work(group.group->alltoall(out, in), options.async_op);
+}
+
+Work ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                                     const AllToAllSingleOptions& options) {
+  check_tensor("all_to_all_single", output);
+  check_tensor("all_to_all_single", input);
+  GroupImpl& group = get();
+  at::Tensor out = output, in = input;
+  auto output_splits = options.output_split_sizes, input_splits = options.input_split_sizes;
+  return make_work(group.group->alltoall_base(out, in, output_splits, input_splits),
+                   options.async_op);
+}
+
+Work ProcessGroup::isend(const at::Tensor& tensor, const PointToPointOptions& options) {
+  check_tensor("send", tensor);
+  GroupImpl& group = get();
+  check_rank(group, "send", "peer", options.peer);
+  check_tag("send", options.tag);
+  Tensors tensors = one(tensor);
+  return make_work(group.group->send(tensors, options.peer, options.tag), true);
+}
+
+Work ProcessGroup::irecv(const at::Tensor& tensor, const PointToPointOptions& options) {
+  check_tensor("recv", tensor);
+  GroupImpl& group = get();
+  check_rank(group, "recv", "peer", options.peer);
+  check_tag("recv", options.tag);
+  Tensors tensors = one(tensor);
+  return make_work(group.group->recv(tensors, options.peer, options.tag), true);
+}
+
+Work ProcessGroup::irecv_any(const at::Tensor& tensor, int tag) {
+  check_tensor("recv", tensor);
+  check_tag("recv", tag);
+  Tensors tensors = one(tensor);
+  return make_work(get().group->recvAnysource(tensors, tag), true);
+}
+
+void ProcessGroup::send(const at::Tensor& tensor, const PointToPointOptions& options) {
+  isend(tensor, options).wait();
+}
+
+void ProcessGroup::recv(const at::Tensor& tensor, const PointToPointOptions& options) {
+  irecv(tensor, options).wait();
+}
+
+std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations) {
+  if (operations.empty()) throw InvalidArgument("batch_isend_irecv: there is no operation");
+  GroupImpl& group = get();
+  for (const auto& operation : operations) {
+    if (!operation.tensor) throw InvalidArgument("batch_isend_irecv: an operation has no tensor");
+  }
+  // NCCL needs sends and receives between the same ranks as one unit; Gloo starts each by itself.
+  const auto device = operations.front().tensor->device();
+  const bool coalesce = group.group->getBackend(device.type())->supportsCoalescing();
+  if (coalesce) group.group->startCoalescing(device.type());
+  std::vector<Work> works;
+  for (const auto& operation : operations) {
+    const PointToPointOptions options{.peer = operation.peer, .tag = operation.tag};
+    works.push_back(operation.kind == P2POp::Kind::send ? isend(*operation.tensor, options)
+                                                        : irecv(*operation.tensor, options));
+  }
+  if (coalesce) works = {make_work(group.group->endCoalescing(device.type()), true)};
+  return works;
+}
+
+Work ProcessGroup::barrier(const AsyncOptions& options) {
+  return make_work(get().group->barrier(), options.async_op);
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> unwrap(const ProcessGroup& group) {
+  if (!group.impl()) throw InvalidArgument("unwrap: this rank is not a member of the group");
+  return group.impl()->group;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+#include "comm/group_factory.h"
+
+#include <map>
+#include <sstream>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/gloo.h"
+#include "comm/guarded_backend.h"
+#include "comm/nccl.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using BackendType = c10d::ProcessGroup::BackendType;
+
+// "gloo" serves both kinds of devices with one backend; "cpu:gloo,cuda:nccl" names one for each.
+std::map<std::string, std::string> parse_backend(const std::string& text) {
+  if (text == "gloo") return {{"cpu", "gloo"}, {"cuda", "gloo"}};
+  if (text == "nccl") return {{"cuda", "nccl"}};
+  std::map<std::string, std::string> by_device;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto colon = part.find(':');
+    const std::string device = part.substr(0, colon);
+    const std::string name = colon == std::string::npos ? "" : part.substr(colon + 1);
+    if ((device != "cpu" && device != "cuda") || (name != "gloo" && name != "nccl") ||
+        (device == "cpu" && name == "nccl")) {
+      throw InvalidArgument(concat("backend is '", text,
+                                   "'; it must be gloo, nccl or cpu:gloo,cuda:nccl"));
+    }
+    by_device[device] = name;
+  }
+  return by_device;
+}
+
+c10::DeviceType device_type(const std::string& name) {
+  return name == "cpu" ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
+}
+
+}  // namespace
+
+bool has_backend(const std::string& name) {
+  return name == "gloo" || (name == "nccl" && built_with_nccl());
+}
+
+std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
+  const int size = static_cast<int>(spec.global_ranks.size());
+  auto impl = std::make_shared<GroupImpl>();
+  impl->name = spec.name;
+  impl->backend = spec.backend;
+  impl->rank = spec.rank;
+  impl->global_ranks = spec.global_ranks;
+  impl->timeout = spec.timeout;
+  impl->store = spec.own_store;
+  impl->peers = spec.peers;
+  impl->guard = std::make_shared<GroupGuard>(GroupGuard::Options{.rank = spec.rank,
+                                                                 .group_name = spec.name,
+                                                                 .global_ranks = spec.global_ranks,
+                                                                 .peers = spec.peers});
+  impl->group = c10::make_intrusive<c10d::ProcessGroup>(spec.backend_store, spec.rank, size);
+
+  const auto by_device = parse_backend(spec.backend);
+  std::shared_ptr<SocketHandles> sockets;
+  c10::intrusive_ptr<c10d::Backend> gloo, nccl;
+  for (const auto& [device, name] : by_device) {
+    auto store = c10::make_intrusive<c10d::PrefixStore>(device + "/", spec.backend_store);
+    if (name == "gloo" && !gloo) {
+      const auto made = make_gloo(store, {.rank = spec.rank,
+                                          .size = size,
+                                          .group_name = spec.name,
+                                          .global_ranks = spec.global_ranks,
+                                          .timeout = spec.timeout,
+                                          .rendezvous_timeout = spec.rendezvous_timeout,
+                                          .one_machine = spec.one_machine,
+                                          .store_port = spec.store_port});
+      gloo = c10::make_intrusive<GuardedBackend>(made.backend, impl->guard);
+      impl->gloo = made.bare;
+      sockets = made.sockets;
+    } else if (name == "nccl") {
+      nccl = make_nccl(store, {.rank = spec.rank,
+                               .size = size,
+                               .group_name = spec.name,
+                               .global_ranks = spec.global_ranks,
+                               .timeout = spec.timeout});
+    }
+  }
+
+  impl->group->setDefaultBackend(nccl ? BackendType::NCCL : BackendType::GLOO);
+  auto guarded_nccl =
+      nccl ? c10::make_intrusive<GuardedBackend>(nccl, impl->guard) : nullptr;
+  for (const auto& [device, name] : by_device) {
+    if (name == "gloo") {
+      impl->group->setBackend(device_type(device), BackendType::GLOO, gloo);
+    } else {
+      impl->group->setBackend(device_type(device), BackendType::NCCL, guarded_nccl);
+    }
+  }
+  impl->group->setGroupName(spec.name);
+  impl->group->setGroupDesc(spec.name == "0" ? "default_pg" : "undefined");
+
+  impl->guard->set_close([sockets, nccl] {
+    if (sockets) sockets->shut_down();
+    if (nccl) nccl->abort();
+  });
+  return impl;
+}
+
+}  // namespace lockstep

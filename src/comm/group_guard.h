@@ -1,0 +1,79 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/peers.h"
+
+namespace lockstep {
+
+/// Stands between a backend and its users: turns what the backend throws into this library's
+/// errors, and makes the first failure the end of the whole group.
+///
+/// A group whose connections are half dead would let some ranks wait for ranks that have already
+/// given up. So the rank that sees a failure closes all its connections, which the others see in
+/// turn: everybody learns of it in the time of a few system calls.
+///
+/// Thread-safe.
+class GroupGuard {
+ public:
+  struct Options {
+    int rank = 0;  // in the group
+    std::string group_name;
+    std::vector<int> global_ranks;
+    std::shared_ptr<const Peers> peers;
+  };
+
+  explicit GroupGuard(Options options) : options_(std::move(options)) {}
+
+  /// How to end what is in flight. Set once, before operations start.
+  void set_close(std::function<void()> close) { close_ = std::move(close); }
+
+  /// Who the ranks are becomes known once all are connected. Set before operations start.
+  void set_peers(std::shared_ptr<const Peers> peers) { options_.peers = std::move(peers); }
+
+  /// Throws when the group is no longer usable.
+  void check_usable(const char* operation);
+
+  /// Throws the library's error for what a backend threw in `operation`.
+  [[noreturn]] void rethrow(const std::exception_ptr& failure, const char* operation);
+
+  /// Counts operations whose tensors the backend may still touch.
+  void operation_began();
+  void operation_ended();
+
+  void abort();
+
+  /// Refuses further operations: the world was left.
+  void retire();
+
+  const Options& options() const { return options_; }
+
+ private:
+  enum class State { working, aborted, retired, peer_lost, timed_out, failed };
+
+  struct Verdict {
+    State state = State::failed;
+    std::vector<int> dead;  // world ranks
+    std::string reason;
+  };
+
+  Verdict judge(const std::string& text) const;
+  [[noreturn]] void throw_verdict(const Verdict& verdict, const char* operation) const;
+  std::string prefix(const char* operation) const;
+
+  Options options_;
+  std::function<void()> close_;
+
+  std::mutex mutex_;
+  Verdict verdict_{.state = State::working, .dead = {}, .reason = ""};  // the first failure
+  std::condition_variable idle_;
+  int in_flight_ = 0;
+};
+
+}  // namespace lockstep

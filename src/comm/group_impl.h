@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "comm/group_guard.h"
+#include "lockstep/process_group.h"
+
+namespace lockstep {
+
+/// What a ProcessGroup handle refers to.
+class GroupImpl {
+ public:
+  std::string name;     // Python's: "0" for the world's group, then "1", "2", ...
+  std::string backend;  // "gloo", "nccl", "cpu:gloo,cuda:nccl"
+  int rank = 0;
+  std::vector<int> global_ranks;
+  std::chrono::milliseconds timeout{};
+
+  std::shared_ptr<GroupGuard> guard;
+  std::shared_ptr<const Peers> peers;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // its backends are guarded ones
+  c10::intrusive_ptr<c10d::Backend> gloo;        // the bare one; null without Gloo
+  c10::intrusive_ptr<c10d::Store> store;         // for this library's own keys in this group
+
+  int size() const { return static_cast<int>(global_ranks.size()); }
+
+  /// Numbers the uses of the store in this group. Ranks count alike because they call the same
+  /// operations in the same order.
+  std::atomic<std::int64_t> store_sequence{0};
+
+  /// Numbers the reductions that share Gloo's point-to-point channel.
+  std::atomic<std::int64_t> ordered_sequence{0};
+};
+
+/// Collectives of c10d take lists of tensors by non-const reference.
+inline std::vector<at::Tensor> one(const at::Tensor& tensor) { return {tensor}; }
+
+}  // namespace lockstep

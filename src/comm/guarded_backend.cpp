@@ -1,0 +1,209 @@
+#include "comm/guarded_backend.h"
+
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+/// An operation of the inner backend whose failure is told in this library's errors.
+class GuardedWork : public c10d::Work {
+ public:
+  enum class Counted { no, yes };
+
+  GuardedWork(std::shared_ptr<GroupGuard> guard, const char* operation, WorkPtr inner,
+              Counted counted)
+      : Work(guard->options().rank, inner->retrieveOpType()),
+        guard_(std::move(guard)),
+        operation_(operation),
+        inner_(std::move(inner)) {
+    if (counted == Counted::no) return;
+    guard_->operation_began();
+    inner_->getFuture()->addCallback(
+        [guard = guard_](c10::ivalue::Future&) { guard->operation_ended(); });
+  }
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return inner_->result(); }
+  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+  float getDuration() const override { return inner_->getDuration(); }
+  void blockCurrentStream() override { inner_->blockCurrentStream(); }
+  void abort() override { inner_->abort(); }
+
+  void synchronize() override {
+    guarded([&] { inner_->synchronize(); });
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    bool ended = false;
+    guarded([&] { ended = inner_->wait(timeout); });
+    // An aborted point-to-point operation says so by returning false.
+    if (!ended) guard_->check_usable(operation_);
+    return ended;
+  }
+
+  FuturePtr getFuture() override {
+    const FuturePtr future = inner_->getFuture();
+    return future->then(
+        [guard = guard_, operation = operation_](c10::ivalue::Future& done) -> c10::IValue {
+          if (done.hasError()) guard->rethrow(done.exception_ptr(), operation);
+          return done.value();
+        },
+        future->elementType());
+  }
+
+ private:
+  template <typename Call>
+  void guarded(Call call) {
+    try {
+      call();
+    } catch (...) {
+      guard_->rethrow(std::current_exception(), operation_);
+    }
+  }
+
+  std::shared_ptr<GroupGuard> guard_;
+  const char* operation_;
+  WorkPtr inner_;
+};
+
+bool has_future(const char* operation) {
+  const std::string_view name = operation;
+  return name != "send" && name != "recv" && name != "recv_any";
+}
+
+}  // namespace
+
+GuardedBackend::GuardedBackend(c10::intrusive_ptr<c10d::Backend> inner,
+                               std::shared_ptr<GroupGuard> guard)
+    : Backend(inner->getRank(), inner->getSize()),
+      inner_(std::move(inner)),
+      guard_(std::move(guard)) {}
+
+template <typename Call>
+WorkPtr GuardedBackend::run(const char* operation, Call call) {
+  guard_->check_usable(operation);
+  WorkPtr work;
+  try {
+    work = call();
+  } catch (...) {
+    guard_->rethrow(std::current_exception(), operation);
+  }
+  // NCCL's futures complete when the operation is queued, and its abort waits by itself.
+  const bool counted = has_future(operation) && inner_->getBackendName() == "gloo";
+  return c10::make_intrusive<GuardedWork>(
+      guard_, operation, std::move(work),
+      counted ? GuardedWork::Counted::yes : GuardedWork::Counted::no);
+}
+
+WorkPtr GuardedBackend::endCoalescing() {
+  return run("coalesced", [&] { return inner_->endCoalescing(); });
+}
+
+WorkPtr GuardedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return run("broadcast", [&] { return inner_->broadcast(tensors, options); });
+}
+
+WorkPtr GuardedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return run("all_reduce", [&] { return inner_->allreduce(tensors, options); });
+}
+
+WorkPtr GuardedBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return run("all_reduce", [&] { return inner_->allreduce_sparse(tensors, options); });
+}
+
+WorkPtr GuardedBackend::allreduce_coalesced(Tensors& tensors,
+                                            const c10d::AllreduceCoalescedOptions& options) {
+  return run("all_reduce_coalesced", [&] { return inner_->allreduce_coalesced(tensors, options); });
+}
+
+WorkPtr GuardedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  return run("reduce", [&] { return inner_->reduce(tensors, options); });
+}
+
+WorkPtr GuardedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) {
+  return run("all_gather", [&] { return inner_->allgather(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                        const c10d::AllgatherOptions& options) {
+  return run("all_gather_into_tensor",
+             [&] { return inner_->_allgather_base(output, input, options); });
+}
+
+WorkPtr GuardedBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& options) {
+  return run("all_gather_coalesced",
+             [&] { return inner_->allgather_coalesced(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const c10d::AllgatherOptions& options) {
+  return run("all_gather_into_tensor_coalesced",
+             [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                               const c10d::GatherOptions& options) {
+  return run("gather", [&] { return inner_->gather(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                const c10d::ScatterOptions& options) {
+  return run("scatter", [&] { return inner_->scatter(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                       const c10d::ReduceScatterOptions& options) {
+  return run("reduce_scatter", [&] { return inner_->reduce_scatter(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                             const c10d::ReduceScatterOptions& options) {
+  return run("reduce_scatter_tensor",
+             [&] { return inner_->_reduce_scatter_base(output, input, options); });
+}
+
+WorkPtr GuardedBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  return run("reduce_scatter_tensor_coalesced",
+             [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                      std::vector<int64_t>& output_splits,
+                                      std::vector<int64_t>& input_splits,
+                                      const c10d::AllToAllOptions& options) {
+  return run("all_to_all_single", [&] {
+    return inner_->alltoall_base(output, input, output_splits, input_splits, options);
+  });
+}
+
+WorkPtr GuardedBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                 const c10d::AllToAllOptions& options) {
+  return run("all_to_all", [&] { return inner_->alltoall(outputs, inputs, options); });
+}
+
+WorkPtr GuardedBackend::send(Tensors& tensors, int peer, int tag) {
+  return run("send", [&] { return inner_->send(tensors, peer, tag); });
+}
+
+WorkPtr GuardedBackend::recv(Tensors& tensors, int peer, int tag) {
+  return run("recv", [&] { return inner_->recv(tensors, peer, tag); });
+}
+
+WorkPtr GuardedBackend::recvAnysource(Tensors& tensors, int tag) {
+  return run("recv_any", [&] { return inner_->recvAnysource(tensors, tag); });
+}
+
+WorkPtr GuardedBackend::barrier(const c10d::BarrierOptions& options) {
+  return run("barrier", [&] { return inner_->barrier(options); });
+}
+
+}  // namespace lockstep

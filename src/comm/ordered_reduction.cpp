@@ -1,0 +1,250 @@
+#include "comm/ordered_reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "comm/messages.h"
+#include "comm/ordered_sum.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// Pieces in which large tensors travel, so that adding one overlaps with the transfer of the next.
+constexpr std::int64_t kPieceBytes = 1 << 20;
+constexpr int kPiecesInFlight = 4;
+// Up to this size, exchanging everything (one round of messages) beats shards (two rounds).
+constexpr std::int64_t kSmallBytes = 16 << 10;
+
+using FuturePtr = OrderedReduction::FuturePtr;
+
+FuturePtr make_future(const at::Tensor& tensor) {
+  std::vector<c10::Device> devices;
+  if (!tensor.is_cpu()) devices.push_back(tensor.device());
+  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
+}
+
+at::Tensor piece_of(const at::Tensor& flat, std::int64_t begin, std::int64_t end) {
+  return flat.narrow(0, begin, end - begin);
+}
+
+// Cuts [begin, end) into `parts` almost equal ranges; the boundary before part `index`.
+std::int64_t boundary(std::int64_t begin, std::int64_t end, int parts, int index) {
+  return begin + (end - begin) * index / parts;
+}
+
+}  // namespace
+
+OrderedReduction::OrderedReduction(std::shared_ptr<GroupImpl> group)
+    : group_(std::move(group)), divisor_(group_->size()) {}
+
+OrderedReduction::~OrderedReduction() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Every reduction may use two tags, this one and the one after it.
+int OrderedReduction::next_tag() {
+  const std::int64_t pairs = kFirstReservedTag / 2;
+  return kFirstReservedTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
+}
+
+FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
+  group_->guard->check_usable("all_reduce");
+  if (!tensor.is_cpu() && group_->backend != "gloo") return mean_on_device(tensor);
+
+  FuturePtr future = make_future(tensor);
+  const int tag = next_tag();
+  // Complex numbers add like pairs of reals.
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  const at::Tensor staged = real.is_cpu() ? real : real.cpu();
+  auto task = [this, tensor, real, staged, future, tag, divisor = divisor_] {
+    group_->guard->operation_began();
+    try {
+      reduce_on_cpu(staged.view({-1}), tag, divisor);
+      if (!real.is_cpu()) real.copy_(staged);
+      group_->guard->operation_ended();
+      future->markCompleted(tensor);
+    } catch (...) {
+      group_->guard->operation_ended();
+      try {
+        group_->guard->rethrow(std::current_exception(), "all_reduce");
+      } catch (...) {
+        future->setError(std::current_exception());
+      }
+    }
+  };
+  if (urgency == Urgency::wait_now) {
+    task();
+  } else {
+    enqueue(std::move(task));
+  }
+  return future;
+}
+
+void OrderedReduction::reduce_on_cpu(const at::Tensor& flat, int tag, double divisor) {
+  if (flat.numel() == 0) return;
+  if (group_->size() == 1) {
+    ordered_mean({flat}, divisor, flat);
+  } else if (group_->size() == 2 || static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes) {
+    exchange_all(flat, tag, divisor);
+  } else {
+    exchange_shards(flat, tag, divisor);
+  }
+}
+
+// Everyone sends everything to everyone, in pieces, and adds.
+void OrderedReduction::exchange_all(const at::Tensor& flat, int tag, double divisor) {
+  const int size = group_->size(), rank = group_->rank;
+  const std::int64_t count = flat.numel();
+  const std::int64_t piece = std::min<std::int64_t>(count, kPieceBytes / flat.element_size());
+  const std::int64_t pieces = (count + piece - 1) / piece;
+
+  struct InFlight {
+    Messages messages;
+    at::Tensor own;
+    std::vector<at::Tensor> slots;  // by rank; the own one is the tensor itself
+  };
+  std::deque<InFlight> in_flight;
+  const auto start = [&](std::int64_t index) {
+    const std::int64_t begin = index * piece, end = std::min(count, begin + piece);
+    InFlight next{.messages = Messages(group_->gloo, tag), .own = piece_of(flat, begin, end), .slots = {}};
+    // Receives first, so that the peers' data finds its place waiting.
+    for (int peer = 0; peer < size; ++peer) {
+      next.slots.push_back(peer == rank ? next.own : at::empty_like(next.own));
+      if (peer != rank) next.messages.receive(next.slots[peer], peer);
+    }
+    for (int step = 1; step < size; ++step) next.messages.send(next.own, (rank + step) % size);
+    in_flight.push_back(std::move(next));
+  };
+
+  std::int64_t started = 0;
+  for (std::int64_t done = 0; done < pieces; ++done) {
+    while (started < pieces && started < done + kPiecesInFlight) start(started++);
+    InFlight current = std::move(in_flight.front());
+    in_flight.pop_front();
+    current.messages.wait();  // the own piece has been sent, too, and may be overwritten
+    ordered_mean(current.slots, divisor, current.own);
+  }
+}
+
+// Each rank adds one shard of every segment and sends the result to all.
+void OrderedReduction::exchange_shards(const at::Tensor& flat, int tag, double divisor) {
+  const int size = group_->size(), rank = group_->rank;
+  const std::int64_t count = flat.numel();
+  const std::int64_t segment = std::min<std::int64_t>(count, kPieceBytes / flat.element_size() * size);
+  const std::int64_t segments = (count + segment - 1) / segment;
+  const auto shard = [&](std::int64_t index, int owner) {
+    const std::int64_t begin = index * segment, end = std::min(count, begin + segment);
+    return piece_of(flat, boundary(begin, end, size, owner), boundary(begin, end, size, owner + 1));
+  };
+
+  // Two tags: contributions of a later segment may overtake results of an earlier one.
+  const int result_tag = tag + 1;
+  struct InFlight {
+    Messages messages;
+    std::vector<at::Tensor> slots;
+  };
+  std::deque<InFlight> in_flight;
+  const auto start = [&](std::int64_t index) {
+    InFlight next{.messages = Messages(group_->gloo, tag), .slots = {}};
+    const at::Tensor own = shard(index, rank);
+    for (int peer = 0; peer < size; ++peer) {
+      next.slots.push_back(peer == rank ? own : at::empty_like(own));
+      if (peer != rank) next.messages.receive(next.slots[peer], peer);
+    }
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      next.messages.send(shard(index, peer), peer);
+    }
+    in_flight.push_back(std::move(next));
+  };
+
+  Messages results(group_->gloo, result_tag);
+  std::int64_t started = 0;
+  for (std::int64_t done = 0; done < segments; ++done) {
+    while (started < segments && started < done + kPiecesInFlight) start(started++);
+    InFlight current = std::move(in_flight.front());
+    in_flight.pop_front();
+    current.messages.wait();
+    const at::Tensor own = shard(done, rank);
+    ordered_mean(current.slots, divisor, own);
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      results.receive(shard(done, peer), peer);
+      results.send(own, peer);
+    }
+  }
+  results.wait();
+}
+
+void OrderedReduction::enqueue(std::function<void()> task) {
+  {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (!thread_.joinable()) thread_ = std::thread([this] { run_tasks(); });
+  }
+  changed_.notify_one();
+}
+
+void OrderedReduction::run_tasks() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // releases the tensors outside the lock
+    lock.lock();
+  }
+}
+
+// NCCL orders operations by itself on streams, so everything is queued at once, on a stream beside
+// the one that computes.
+FuturePtr OrderedReduction::mean_on_device(const at::Tensor& tensor) {
+  const int size = group_->size();
+  const c10::impl::VirtualGuardImpl device(tensor.device().type());
+  const c10::Stream compute = device.getStream(tensor.device());
+  const c10::Stream side = device.getStreamFromGlobalPool(tensor.device(), /*isHighPriority=*/true);
+  c10::Event ready(tensor.device().type());
+  ready.record(compute);
+  side.wait(ready);
+
+  const FuturePtr future = make_future(tensor);
+  const c10::StreamGuard on_side(side);
+  const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  const at::Tensor flat = real.view({-1});
+  const std::int64_t shard = (flat.numel() + size - 1) / size;
+  at::Tensor mine = at::empty({shard * size}, flat.options());
+  mine.narrow(0, 0, flat.numel()).copy_(flat);
+  mine.narrow(0, flat.numel(), shard * size - flat.numel()).zero_();
+  at::Tensor theirs = at::empty_like(mine);
+  std::vector<std::int64_t> equal;
+  group_->group->alltoall_base(theirs, mine, equal, equal)->wait();
+
+  const bool narrow_type = flat.scalar_type() == at::kBFloat16 || flat.scalar_type() == at::kHalf;
+  const at::Tensor slots = narrow_type ? theirs.view({size, shard}).to(at::kFloat)
+                                       : theirs.view({size, shard});
+  at::Tensor sum = slots.select(0, 0).clone();
+  for (int slot = 1; slot < size; ++slot) sum.add_(slots.select(0, slot));
+  at::Tensor result = sum.div_(divisor_).to(flat.scalar_type());
+  group_->group->_allgather_base(mine, result)->wait();
+  flat.copy_(mine.narrow(0, 0, flat.numel()));
+  future->markCompleted(tensor);  // records the side stream, which the consumer will wait for
+  return future;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "comm/group_impl.h"
+
+namespace lockstep {
+
+/// The mean of every rank's tensor, added in rank order whatever the backend, the sizes of the
+/// tensors and their number. See docs/determinism.md.
+///
+/// Over Gloo it uses point-to-point messages: two ranks, or small tensors, exchange everything and
+/// add by themselves; otherwise each rank adds one shard of the tensor and hands it out. Reductions
+/// run one after the other on a thread of their own, so that backward goes on meanwhile. Messages
+/// carry a tag per reduction, so the group's collectives can run at the same time.
+///
+/// A job has slots: logical ranks, whose number does not change when processes do. Today slot s is
+/// computed by rank s.
+///
+/// One thread calls it, in the same order on every rank.
+class OrderedReduction {
+ public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+  explicit OrderedReduction(std::shared_ptr<GroupImpl> group);
+  ~OrderedReduction();
+
+  enum class Urgency {
+    overlap,   // there is more to compute: work in the background
+    wait_now,  // the caller will wait for it next: spare the change of threads
+  };
+
+  /// In place. `tensor` is dense and contiguous; the future comes to hold it.
+  FuturePtr mean(const at::Tensor& tensor, Urgency urgency);
+
+  /// Of sparse tensors: every rank gets the coalesced sparse mean.
+  at::Tensor sparse_mean(const at::Tensor& tensor);
+
+  /// Ranks that take part in the mean; all of them unless some have run out of input.
+  void set_divisor(double divisor) { divisor_ = divisor; }
+
+ private:
+  void reduce_on_cpu(const at::Tensor& flat, int tag, double divisor);
+  void exchange_all(const at::Tensor& flat, int tag, double divisor);
+  void exchange_shards(const at::Tensor& flat, int tag, double divisor);
+  FuturePtr mean_on_device(const at::Tensor& tensor);
+
+  void enqueue(std::function<void()> task);
+  void run_tasks();
+  int next_tag();
+
+  std::shared_ptr<GroupImpl> group_;
+  double divisor_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;  // started with the first task
+};
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+#include "comm/ordered_sum.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kBlock = 2048;  // elements; sums of a block stay in the first-level cache
+
+template <typename T>
+using Inputs = std::vector<const T*>;
+
+template <typename T, typename Sum>
+void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count, Sum divisor, T* out) {
+  std::array<Sum, kBlock> sums;
+  const T* first = inputs[0] + begin;
+  for (std::int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(first[i]);
+  for (std::size_t slot = 1; slot < inputs.size(); ++slot) {
+    const T* next = inputs[slot] + begin;
+    for (std::int64_t i = 0; i < count; ++i) sums[i] += static_cast<Sum>(next[i]);
+  }
+  for (std::int64_t i = 0; i < count; ++i) out[begin + i] = static_cast<T>(sums[i] / divisor);
+}
+
+// The common case in one pass over memory.
+template <typename T>
+void mean_of_two(const T* a, const T* b, std::int64_t count, T divisor, T* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = (a[i] + b[i]) / divisor;
+}
+
+template <typename T, typename Sum>
+void mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
+  const std::int64_t count = out.numel();
+  T* result = static_cast<T*>(out.mutable_data_ptr());
+  Inputs<T> inputs;
+  for (const auto& slot : slots) inputs.push_back(static_cast<const T*>(slot.const_data_ptr()));
+  if constexpr (std::is_same_v<T, Sum>) {
+    if (slots.size() == 2) {
+      return mean_of_two<T>(inputs[0], inputs[1], count, static_cast<T>(divisor), result);
+    }
+  }
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    mean_block<T, Sum>(inputs, begin, std::min(kBlock, count - begin), static_cast<Sum>(divisor),
+                       result);
+  }
+}
+
+}  // namespace
+
+void ordered_mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
+  switch (out.scalar_type()) {
+    case at::kFloat: return mean<float, float>(slots, divisor, out);
+    case at::kDouble: return mean<double, double>(slots, divisor, out);
+    case at::kBFloat16: return mean<at::BFloat16, float>(slots, divisor, out);
+    case at::kHalf: return mean<at::Half, float>(slots, divisor, out);
+    default:
+      throw InvalidArgument(concat("ordered reduction: gradients of type ", out.scalar_type(),
+                                   " are not supported; use Reduction::native"));
+  }
+}
+
+}  // namespace lockstep

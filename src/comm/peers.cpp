@@ -1,0 +1,120 @@
+#include "comm/peers.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+struct ProcessStat {
+  char state = '?';
+  unsigned long start_time = 0;
+};
+
+// Fields 3 and 22 of /proc/PID/stat. The name in field 2 may hold anything, so fields are counted
+// from its closing parenthesis.
+std::optional<ProcessStat> read_stat(int process_id) {
+  const std::string line = first_line(concat("/proc/", process_id, "/stat"));
+  const auto name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  ProcessStat stat;
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_time;
+  return stat;
+}
+
+std::string machine_name() {
+  // Process numbers mean something only inside one process namespace of one running kernel.
+  struct stat status {};
+  const auto process_namespace = stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+  return concat(first_line("/proc/sys/kernel/random/boot_id"), "/", process_namespace);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
+}
+
+}  // namespace
+
+PeerIdentity PeerIdentity::of_this_process() {
+  const int process_id = getpid();
+  const auto stat = read_stat(process_id);
+  return {.machine = machine_name(),
+          .host = host_name(),
+          .process_id = process_id,
+          .start_time = stat ? stat->start_time : 0};
+}
+
+std::string PeerIdentity::to_text() const {
+  return concat(machine, " ", process_id, " ", start_time, " ", host);
+}
+
+std::optional<PeerIdentity> PeerIdentity::parse(const std::string& text) {
+  PeerIdentity identity;
+  std::istringstream fields(text);
+  if (fields >> identity.machine >> identity.process_id >> identity.start_time >> identity.host) {
+    return identity;
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> PeerIdentity::has_ended() const {
+  static const std::string this_machine = machine_name();
+  if (machine != this_machine) return std::nullopt;
+  const auto stat = read_stat(process_id);
+  if (!stat || stat->start_time != start_time) return true;
+  return stat->state == 'Z' || stat->state == 'X';
+}
+
+std::vector<int> Peers::find_dead() const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  while (true) {
+    std::vector<int> dead;
+    bool can_tell = false;
+    for (std::size_t rank = 0; rank < identities_.size(); ++rank) {
+      const auto ended = identities_[rank] ? identities_[rank]->has_ended() : std::nullopt;
+      can_tell |= ended.has_value() && identities_[rank]->process_id != getpid();
+      if (ended.value_or(false)) dead.push_back(static_cast<int>(rank));
+    }
+    if (!dead.empty() || !can_tell || std::chrono::steady_clock::now() > deadline) return dead;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+std::string Peers::describe(int rank) const {
+  if (!knows(rank)) return "";
+  const PeerIdentity& peer = *identities_[static_cast<std::size_t>(rank)];
+  return concat(" (process ", peer.process_id, " on ", peer.host, ")");
+}
+
+bool Peers::knows(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < identities_.size() && identities_[index].has_value();
+}
+
+bool Peers::all_known() const {
+  for (const auto& identity : identities_) {
+    if (!identity) return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep

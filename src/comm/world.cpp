@@ -1,0 +1,296 @@
+#include "lockstep/world.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include <c10/core/Device.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/api/include/torch/cuda.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/debug.h>
+
+#include "comm/arrival.h"
+#include "comm/group_factory.h"
+#include "comm/rendezvous.h"
+#include "comm/store_impl.h"
+#include "lockstep/c10d.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+StorePtr prefixed(const std::string& prefix, const StorePtr& store) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+// How many worlds this process has formed at a place; see InitOptions::epoch.
+std::int64_t next_epoch(const std::string& place) {
+  static std::mutex mutex;
+  static std::map<std::string, std::int64_t> formed;
+  std::lock_guard lock(mutex);
+  return formed[place]++;
+}
+
+c10::Device choose_device(const std::string& text, int local_rank) {
+  const auto cuda_count = static_cast<int>(torch::cuda::device_count());
+  if (text.empty() && (cuda_count == 0 || !has_backend("nccl"))) return {c10::DeviceType::CPU};
+  c10::Device device(c10::DeviceType::CPU);
+  try {
+    device = text.empty() ? c10::Device(c10::DeviceType::CUDA) : c10::Device(text);
+  } catch (const std::exception&) {
+    throw InvalidArgument(concat("device is '", text, "'; it must be cpu, cuda or cuda:N"));
+  }
+  if (device.is_cpu()) return device;
+  if (!device.has_index()) device.set_index(static_cast<c10::DeviceIndex>(local_rank));
+  if (device.index() >= cuda_count) {
+    throw InvalidArgument(concat("device is ", device.str(), ", but this process sees ", cuda_count,
+                                 " CUDA devices; start at most one rank per device"));
+  }
+  // Before anything is allocated: otherwise every rank opens a context on the first device.
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace
+
+class World::Impl {
+ public:
+  Meeting meeting;
+  std::int64_t epoch = 0;
+  c10::Device device{c10::DeviceType::CPU};
+  InitOptions options;
+  std::string backend;
+
+  StorePtr group_store;  // under which Python's process groups have their keys
+  StorePtr own_store;
+  std::optional<Store> user_store;
+  std::shared_ptr<const Peers> peers;
+
+  std::mutex mutex;  // abort() comes from other threads
+  std::vector<std::shared_ptr<GroupImpl>> groups;
+  ProcessGroup world_group;
+  int group_count = 0;
+  bool destroyed = false;
+
+  int rank() const { return meeting.place.rank; }
+  int world_size() const { return meeting.place.world_size; }
+
+  GroupSpec spec(const std::string& name, std::vector<int> ranks, const StorePtr& parent) const {
+    const auto position = std::find(ranks.begin(), ranks.end(), rank());
+    return {.name = name,
+            .backend = backend,
+            .rank = static_cast<int>(position - ranks.begin()),
+            .global_ranks = std::move(ranks),
+            .timeout = options.timeout,
+            .rendezvous_timeout = options.rendezvous_timeout,
+            .one_machine = meeting.place.local_world_size == world_size(),
+            .store_port = meeting.store_port,
+            .backend_store = prefixed(name + "/", parent),
+            .own_store = prefixed(name, own_store),
+            .peers = peers};
+  }
+
+  void meet_in_epoch(const Environment& environment);
+  void connect();
+};
+
+// The names of stores and groups are Python's (init_process_group), so that ranks of both languages
+// can meet.
+void World::Impl::connect() {
+  StorePtr base = epoch == 0 ? meeting.store : prefixed(concat("epoch_", epoch), meeting.store);
+  own_store = prefixed("lockstep", base);
+  const StorePtr top = meeting.prefixed ? prefixed("default_pg", base) : base;
+  group_store = prefixed("0/", top);
+  meeting.store->setTimeout(options.rendezvous_timeout);
+
+  const Arrival arrival({.rank = rank(),
+                         .world_size = world_size(),
+                         .epoch = epoch,
+                         .own_store = own_store,
+                         .backend_store = group_store});
+  try {
+    Arrival(arrival).check_in();
+    // Peers are not known yet; a failure before everybody is connected is told by `arrival`.
+    peers = std::make_shared<Peers>(std::vector<std::optional<PeerIdentity>>{});
+    std::vector<int> everyone(world_size());
+    std::iota(everyone.begin(), everyone.end(), 0);
+    std::shared_ptr<GroupImpl> group;
+    {
+      const ArrivalReporter reporter(arrival, rank());
+      group = make_group(spec("0", everyone, top));
+    }
+    peers = arrival.peers();
+    group->peers = peers;
+    group->guard->set_peers(peers);
+    groups.push_back(group);
+    world_group = ProcessGroup(group);
+    own_store->set(concat("ready/", rank()), std::string("1"));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    std::vector<int> missing;
+    try {
+      missing = arrival.missing();
+    } catch (const std::exception&) {
+      throw PeerLost(concat("init: rank ", rank(), ": the store is gone, rank 0 ended: ",
+                            reason.substr(0, reason.find('\n'))),
+                     {.rank = rank(), .peers = {0}, .operation = "init"});
+    }
+    if (!missing.empty()) {
+      throw Timeout(concat("init: rank ", rank(), ": ", list_ranks(missing), " of ", world_size(),
+                           " did not arrive within ",
+                           std::chrono::duration<double>(options.rendezvous_timeout).count(),
+                           " s; check that WORLD_SIZE is ", world_size(),
+                           " processes and that they are running"),
+                    missing);
+    }
+    throw Timeout(concat("init: rank ", rank(), ": all ranks arrived but could not connect: ",
+                         reason.substr(0, reason.find('\n'))));
+  }
+}
+
+// A world that follows another at the same place must not meet on the old one's store, which lives
+// until the old rank 0 has closed it. Rank 0 marks a new store as open for the epoch; the others look
+// for the mark, and come again when the store they found ends first.
+void World::Impl::meet_in_epoch(const Environment& environment) {
+  const auto deadline = std::chrono::steady_clock::now() + options.rendezvous_timeout;
+  const std::string mark = concat("lockstep_open/", epoch);
+  while (true) {
+    meeting = meet(options, environment);
+    if (epoch == 0 || options.store || meeting.store_port == 0 || meeting.place.use_agent_store) return;
+    try {
+      if (meeting.hosts_store) {
+        meeting.store->set(mark, std::string("1"));
+      } else {
+        meeting.store->wait({mark}, options.rendezvous_timeout);
+      }
+      return;
+    } catch (const std::exception&) {
+      if (std::chrono::steady_clock::now() > deadline) throw;
+    }
+  }
+}
+
+World init(const InitOptions& options) {
+  c10d::setDebugLevelFromEnvironment();
+  const Environment environment = Environment::of_process();
+  auto impl = std::make_unique<World::Impl>();
+  impl->options = options;
+  const std::string where =
+      options.store ? concat("store ", options.store->impl().get())
+                    : concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""), " ",
+                             environment.get("MASTER_PORT").value_or(""));
+  const std::int64_t formed_before = next_epoch(where);
+  impl->epoch = options.epoch.value_or(formed_before);
+  if (impl->epoch < 0) {
+    throw InvalidArgument(concat("init: epoch is ", impl->epoch, "; it is never negative"));
+  }
+  impl->meet_in_epoch(environment);
+  const auto& place = impl->meeting.place;
+  impl->device = choose_device(options.device, place.local_rank);
+  impl->backend = !options.backend.empty()  ? options.backend
+                  : impl->device.is_cuda() ? "cpu:gloo,cuda:nccl"
+                                           : "gloo";
+  impl->user_store = wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch),
+                                                          impl->meeting.store)));
+  impl->connect();
+  return World(std::move(impl));
+}
+
+World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+World::World(World&&) noexcept = default;
+
+World& World::operator=(World&& other) noexcept {
+  destroy();
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+
+World::~World() { destroy(); }
+
+int World::rank() const { return impl_->rank(); }
+int World::world_size() const { return impl_->world_size(); }
+int World::local_rank() const { return impl_->meeting.place.local_rank; }
+int World::local_world_size() const { return impl_->meeting.place.local_world_size; }
+int World::node_rank() const { return impl_->meeting.place.node_rank; }
+c10::Device World::device() const { return impl_->device; }
+std::int64_t World::epoch() const { return impl_->epoch; }
+Store& World::store() { return *impl_->user_store; }
+ProcessGroup& World::group() { return impl_->world_group; }
+
+ProcessGroup World::new_group(const NewGroupOptions& options) {
+  std::vector<int> ranks = options.ranks;
+  std::ranges::sort(ranks);
+  if (ranks.empty()) throw InvalidArgument("new_group: ranks is empty");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= world_size()) {
+      throw InvalidArgument(concat("new_group: rank ", ranks[i], " is outside [0, ", world_size(), ")"));
+    }
+    if (i > 0 && ranks[i] == ranks[i - 1]) {
+      throw InvalidArgument(concat("new_group: rank ", ranks[i], " is listed twice"));
+    }
+  }
+  // Ranks that are left out count too, so that the next group has the same name everywhere.
+  const std::string name = std::to_string(++impl_->group_count);
+  if (std::ranges::find(ranks, rank()) == ranks.end()) return ProcessGroup();
+
+  auto spec = impl_->spec(name, std::move(ranks), impl_->group_store);
+  if (options.timeout.count() > 0) spec.timeout = options.timeout;
+  try {
+    auto group = make_group(spec);
+    std::lock_guard lock(impl_->mutex);
+    impl_->groups.push_back(group);
+    return ProcessGroup(group);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    throw Timeout(concat("new_group: rank ", rank(), ": ", list_ranks(spec.global_ranks),
+                         " could not all connect: ", reason.substr(0, reason.find('\n'))));
+  }
+}
+
+void World::abort() {
+  std::vector<std::shared_ptr<GroupImpl>> groups;
+  {
+    std::lock_guard lock(impl_->mutex);
+    groups = impl_->groups;
+  }
+  for (const auto& group : groups) group->guard->abort();
+}
+
+void World::destroy() {
+  if (!impl_ || impl_->destroyed) return;
+  impl_->destroyed = true;
+  if (impl_->meeting.hosts_store) {
+    // Others may still be reading addresses from the store that ends with this process.
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (impl_->peers->knows(rank)) keys.push_back(concat("ready/", rank));
+    }
+    try {
+      impl_->own_store->wait(keys, std::chrono::seconds(5));
+    } catch (const std::exception&) {
+      // A rank that died while it connected will not miss the store.
+    }
+  }
+  for (const auto& group : impl_->groups) {
+    group->guard->retire();
+    group->group.reset();
+    group->gloo.reset();
+    group->store.reset();
+  }
+  impl_->groups.clear();
+  impl_->user_store.reset();
+  impl_->own_store.reset();
+  impl_->group_store.reset();
+  impl_->meeting.store.reset();
+  impl_->options.store.reset();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,314 @@
+#include "ddp/engine.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <ATen/core/grad_mode.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/api/include/torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "ddp/reducer_factory.h"
+
+namespace lockstep {
+namespace {
+
+std::string describe(const at::Tensor& tensor) {
+  return concat(tensor.sizes(), " ", tensor.scalar_type(), tensor.requires_grad() ? "" : ", frozen");
+}
+
+/// A broadcast writes into buffers in place; autograd would take that for a change by the user and
+/// refuse the backward of an earlier forward.
+class PreservedVersions {
+ public:
+  explicit PreservedVersions(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {
+    for (const auto& tensor : tensors_) versions_.push_back(tensor._version());
+  }
+  ~PreservedVersions() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      c10::VariableVersion counter = tensors_[i].unsafeGetTensorImpl()->version_counter();
+      counter.set_version(versions_[i]);  // copies share the count
+    }
+  }
+  PreservedVersions(const PreservedVersions&) = delete;
+  PreservedVersions& operator=(const PreservedVersions&) = delete;
+
+ private:
+  const std::vector<at::Tensor>& tensors_;
+  std::vector<std::uint32_t> versions_;
+};
+
+Reduction choose_reduction(Reduction wanted, const GroupImpl& group, at::Device device) {
+  if (wanted != Reduction::automatic) return wanted;
+  const bool nccl = group.backend.find("nccl") != std::string::npos && !device.is_cpu();
+  // A rank of another language only knows the backend's own all-reduce.
+  const bool all_lockstep = std::ranges::all_of(
+      group.global_ranks, [&](int rank) { return group.peers->knows(rank); });
+  return nccl || !all_lockstep ? Reduction::native : Reduction::ordered;
+}
+
+}  // namespace
+
+DataParallelEngine::DataParallelEngine(const ProcessGroup& group,
+                                       std::shared_ptr<torch::nn::Module> module,
+                                       const DistributedDataParallelOptions& options)
+    : impl_(std::make_shared<Impl>()) {
+  if (!module) throw InvalidArgument("DistributedDataParallel: the module is null");
+  impl_->handle = group;
+  impl_->options = options;
+  impl_->module = std::move(module);
+  impl_->ignored = {options.ignored.begin(), options.ignored.end()};
+  auto unknown = impl_->ignored;
+  for (const auto& walked : walk_parameters(*impl_->module, {})) unknown.erase(walked.name);
+  for (const auto& walked : walk_buffers(*impl_->module, {})) unknown.erase(walked.name);
+  if (!unknown.empty()) {
+    throw InvalidArgument(concat("DistributedDataParallel: ignored names '", *unknown.begin(),
+                                 "', which the module does not have"));
+  }
+  for (const auto& walked : walk_parameters(*impl_->module, impl_->ignored)) {
+    if (!walked.tensor.requires_grad()) {
+      impl_->other_parameters.push_back(walked.tensor);
+      continue;
+    }
+    impl_->parameters.push_back(walked.tensor);
+    impl_->names.push_back(walked.name);
+    impl_->sparse.push_back(walked.sparse_gradient);
+  }
+  impl_->set_up();
+}
+
+DataParallelEngine::DataParallelEngine(const ProcessGroup& group, std::vector<NamedTensor> parameters,
+                                       const DistributedDataParallelOptions& options)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->handle = group;
+  impl_->options = options;
+  if (!options.ignored.empty()) {
+    throw InvalidArgument("DistributedDataParallel: ignored needs a module; leave the tensor out");
+  }
+  for (const auto& each : parameters) {
+    if (!each.tensor || !each.tensor->defined()) {
+      throw InvalidArgument(concat("DistributedDataParallel: parameter '", each.name, "' is undefined"));
+    }
+    if (!each.tensor->requires_grad()) {
+      impl_->other_parameters.push_back(*each.tensor);
+      continue;
+    }
+    impl_->parameters.push_back(*each.tensor);
+    impl_->names.push_back(each.name);
+    impl_->sparse.push_back(each.sparse_gradient);
+  }
+  impl_->set_up();
+}
+
+DataParallelEngine::DataParallelEngine(DataParallelEngine&&) noexcept = default;
+
+DataParallelEngine::~DataParallelEngine() {
+  if (!impl_) return;
+  // The reduction's thread must end before the group can be torn down by its last owner.
+  impl_->ordered.reset();
+}
+
+void DataParallelEngine::Impl::set_up() {
+  group = handle.impl();
+  if (!group) {
+    throw InvalidArgument("DistributedDataParallel: this rank is not a member of the group");
+  }
+  group->guard->check_usable("DistributedDataParallel");
+  if (parameters.empty()) {
+    throw InvalidArgument(
+        "DistributedDataParallel: the model has no parameter that requires a gradient (0 of 0 "
+        "to train); nothing would be reduced");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].device().type() != device().type()) {
+      throw InvalidArgument(concat("DistributedDataParallel: parameter '", names[i], "' is on ",
+                                   parameters[i].device().str(), " but '", names[0], "' is on ",
+                                   device().str(), "; move the whole model to one kind of device"));
+    }
+  }
+  reduction = choose_reduction(options.reduction, *group, device());
+
+  if (options.init_sync) {
+    verify_across_ranks();
+    broadcast_state(/*source=*/0, /*with_buffers=*/true);
+  }
+  reducer = make_reducer({.parameters = parameters,
+                          .names = names,
+                          .sparse_gradients = sparse,
+                          .group = group->group,
+                          .options = options});
+  logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
+  const std::vector<int> device_ids =
+      device().is_cpu() ? std::vector<int>{} : std::vector<int>{device().index()};
+  logger->set_construction_data_and_log(module ? module_name(*module) : "tensors", device_ids,
+                                        device_ids.empty() ? -1 : device_ids.front(),
+                                        options.broadcast_buffers, /*has_sync_bn=*/false,
+                                        options.static_graph);
+  if (options.static_graph) {
+    reducer->set_static_graph();
+    logger->set_static_graph();
+  }
+  if (reduction == Reduction::ordered) {
+    ordered = std::make_unique<OrderedReduction>(group);
+    register_hook_with_reducer();
+  }
+  if (group->rank == 0 && group->name == "0" && !std::getenv("LOCKSTEP_QUIET")) {
+    std::fprintf(stderr, "lockstep: %d ranks, %s, reduction %s (docs/determinism.md)\n", group->size(),
+                 group->backend.c_str(),
+                 reduction == Reduction::ordered
+                     ? "ordered: bit-identical for the same ranks, threads, torch build and machine type"
+                     : "native: the backend's order of addition");
+  }
+}
+
+// A rank of another language takes part in PyTorch's own check, which names counts and shapes.
+// Among themselves, lockstep ranks compare a hash and, if it differs, tell the first difference.
+void DataParallelEngine::Impl::verify_across_ranks() {
+  const bool all_lockstep = std::ranges::all_of(
+      group->global_ranks, [&](int rank) { return group->peers->knows(rank); });
+  if (!all_lockstep) {
+    c10d::verify_params_across_processes(group->group, parameters, std::nullopt);
+    return;
+  }
+  nlohmann::json table = nlohmann::json::array();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    table.push_back({names[i], describe(parameters[i])});
+  }
+  const std::string text = table.dump();
+  const auto hashes = handle.all_gather_string(std::to_string(std::hash<std::string>{}(text)));
+  if (std::ranges::all_of(hashes, [&](const auto& each) { return each == hashes[0]; })) return;
+
+  const auto tables = handle.all_gather_json(table);
+  const auto entry = [](const nlohmann::json& list, std::size_t i) {
+    return i < list.size() ? concat(list[i][0].get<std::string>(), " ", list[i][1].get<std::string>())
+                           : std::string("no parameter");
+  };
+  for (std::size_t rank = 1; rank < tables.size(); ++rank) {
+    for (std::size_t i = 0; i < std::max(tables[0].size(), tables[rank].size()); ++i) {
+      if (entry(tables[0], i) == entry(tables[rank], i)) continue;
+      throw InvalidArgument(concat(
+          "DistributedDataParallel: the models differ: parameter ", i, " is ", entry(tables[0], i),
+          " on rank ", group->global_ranks[0], " and ", entry(tables[rank], i), " on rank ",
+          group->global_ranks[rank], " (", tables[0].size(), " and ", tables[rank].size(),
+          " parameters)"));
+    }
+  }
+}
+
+std::vector<at::Tensor> DataParallelEngine::Impl::buffers() const {
+  std::vector<at::Tensor> tensors;
+  if (!module) return tensors;
+  for (const auto& walked : walk_buffers(*module, ignored)) tensors.push_back(walked.tensor);
+  return tensors;
+}
+
+void DataParallelEngine::Impl::broadcast_state(int source, bool with_buffers) {
+  std::vector<at::Tensor> state;
+  if (module) {
+    for (const auto& walked : walk_parameters(*module, ignored)) state.push_back(walked.tensor.detach());
+  } else {
+    for (const auto& parameter : parameters) state.push_back(parameter.detach());
+  }
+  if (with_buffers) {
+    for (const auto& buffer : buffers()) state.push_back(buffer.detach());
+  }
+  c10d::broadcast_coalesced(group->group, state, kBroadcastBytes, source);
+}
+
+bool DataParallelEngine::Impl::syncs_buffers() const {
+  return require_forward_param_sync && options.broadcast_buffers && module && !buffers().empty();
+}
+
+void DataParallelEngine::Impl::sync_buffers(int source) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = buffers();
+  const PreservedVersions preserved(tensors);
+  c10d::broadcast_coalesced(group->group, tensors, kBroadcastBytes, source);
+}
+
+void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& inputs) {
+  Impl& self = *impl_;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i]->defined() && inputs[i]->device().type() != self.device().type()) {
+      throw InvalidArgument(concat("DistributedDataParallel: input tensor ", i, " of the forward is on ",
+                                   inputs[i]->device().str(), " but the model is on ",
+                                   self.device().str(), "; move it with .to(...)"));
+    }
+  }
+  self.group->guard->check_usable("forward");
+  const bool gradients = at::GradMode::is_enabled();
+  if (gradients && self.require_backward_grad_sync) {
+    self.check_finished();
+    self.logger->set_runtime_stats_and_log();
+    self.reducer->prepare_for_forward();
+  }
+  if (self.joining) self.announce_presence();
+  if (gradients) self.reducer->rebuild_buckets();
+  if (self.syncs_buffers()) self.sync_buffers(self.joining ? self.agree_on_rank(true) : 0);
+  if (self.joining) self.announce_sync(self.require_backward_grad_sync);
+}
+
+void DataParallelEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
+  Impl& self = *impl_;
+  const bool searches = self.options.find_unused_parameters && !self.options.static_graph;
+  self.require_forward_param_sync = at::GradMode::is_enabled() && self.require_backward_grad_sync;
+  if (self.require_forward_param_sync) {
+    std::vector<at::Tensor> roots;
+    if (searches) {
+      for (const at::Tensor* output : outputs) {
+        if (output->defined()) roots.push_back(*output);
+      }
+    }
+    self.reducer->prepare_for_backward(roots);
+  }
+  if (searches || (self.options.static_graph && !self.delay_enqueued)) {
+    self.pass_through_sink(outputs);
+  }
+  if (self.require_forward_param_sync) self.watch_backward(outputs);
+}
+
+bool DataParallelEngine::require_backward_grad_sync() const {
+  return impl_->require_backward_grad_sync;
+}
+
+void DataParallelEngine::set_require_backward_grad_sync(bool value) {
+  impl_->require_backward_grad_sync = value;
+}
+
+void DataParallelEngine::zero_grad() {
+  Impl& self = *impl_;
+  for (auto& parameter : self.other_parameters) parameter.mutable_grad().reset();
+  if (!self.options.gradient_as_bucket_view) {
+    for (auto& parameter : self.parameters) parameter.mutable_grad().reset();
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> flat;
+  for (auto& bucket : self.reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    if (bucket.getBuffer().defined() && !bucket.getBuffer().is_sparse()) {
+      flat.push_back(bucket.getBuffer());
+      flat.back().zero_();
+    }
+  }
+  for (std::size_t i = 0; i < self.parameters.size(); ++i) {
+    at::Tensor& gradient = self.parameters[i].mutable_grad();
+    if (!gradient.defined()) continue;
+    const bool view = std::ranges::any_of(
+        flat, [&](const at::Tensor& bucket) { return gradient.is_alias_of(bucket); });
+    if (!view) gradient.reset();  // a sparse one, or one of buckets that have been rebuilt since
+  }
+}
+
+std::map<std::string, std::string> DataParallelEngine::logging_data() const {
+  const auto data = impl_->logger->get_ddp_logging_data();
+  std::map<std::string, std::string> all(data.strs_map.begin(), data.strs_map.end());
+  for (const auto& [key, value] : data.ints_map) all[key] = std::to_string(value);
+  return all;
+}
+
+const std::vector<std::string>& DataParallelEngine::parameter_names() const { return impl_->names; }
+
+Reduction DataParallelEngine::reduction() const { return impl_->reduction; }
+
+}  // namespace lockstep
