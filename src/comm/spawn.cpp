@@ -1,0 +1,153 @@
+#include "lockstep/spawn.h"
+
+#include <poll.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "core/subprocess.h"
+#include "lockstep/environment.h"
+#include "lockstep/record.h"
+#include "lockstep/store.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Set in the processes that spawn() starts: "<number of the call in main>/<rank>".
+constexpr const char* kMark = "LOCKSTEP_SPAWN";
+
+int calls_so_far = 0;  // main() makes the same calls in every process
+
+std::vector<std::string> own_command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
+  if (arguments.empty()) throw SystemError("spawn: /proc/self/cmdline cannot be read");
+  arguments[0] = fs::read_symlink("/proc/self/exe").string();
+  return arguments;
+}
+
+/// A folder for the processes' error files.
+class ErrorFolder {
+ public:
+  ErrorFolder() {
+    std::string name = (fs::temp_directory_path() / "lockstep_spawn_XXXXXX").string();
+    if (!mkdtemp(name.data())) throw_errno(concat("spawn: making a folder like ", name));
+    path_ = name;
+  }
+  ~ErrorFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ErrorFolder(const ErrorFolder&) = delete;
+  ErrorFolder& operator=(const ErrorFolder&) = delete;
+
+  std::string file_of(int rank) const { return (path_ / concat("rank_", rank, ".json")).string(); }
+
+  /// What the process wrote about its end; nothing if it wrote nothing.
+  std::string message_of(int rank) const {
+    std::ifstream file(file_of(rank));
+    const auto record = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (record.is_discarded()) return "";
+    const auto pointer = nlohmann::json::json_pointer("/message/message");
+    return record.contains(pointer) ? concat(": ", record[pointer].get<std::string>()) : "";
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::vector<Subprocess> start_all(int nprocs, int port, const ErrorFolder& errors) {
+  const auto environment = Environment::of_process();
+  std::vector<Subprocess> processes;
+  for (int rank = 0; rank < nprocs; ++rank) {
+    SubprocessOptions options{.argv = own_command_line(),
+                              .set_environment = {{kMark, concat(calls_so_far, "/", rank)},
+                                                  {"RANK", std::to_string(rank)},
+                                                  {"LOCAL_RANK", std::to_string(rank)},
+                                                  {"WORLD_SIZE", std::to_string(nprocs)},
+                                                  {"LOCAL_WORLD_SIZE", std::to_string(nprocs)},
+                                                  {"GROUP_RANK", "0"},
+                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                  {"MASTER_PORT", std::to_string(port)},
+                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                  {"TORCHELASTIC_ERROR_FILE", errors.file_of(rank)}}};
+    // Otherwise every process starts a thread for every core.
+    if (nprocs > 1 && !environment.has("OMP_NUM_THREADS")) {
+      options.set_environment["OMP_NUM_THREADS"] = "1";
+    }
+    processes.emplace_back(options);
+  }
+  return processes;
+}
+
+// Waits until all have ended well or one has not; returns the rank of that one.
+std::optional<int> wait_for_all(std::vector<Subprocess>& processes) {
+  while (true) {
+    std::vector<pollfd> watched;
+    for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+      const auto status = processes[rank].wait_for(std::chrono::milliseconds(0));
+      if (status && !status->success()) return static_cast<int>(rank);
+      if (!status) watched.push_back({.fd = processes[rank].pidfd(), .events = POLLIN, .revents = 0});
+    }
+    if (watched.empty()) return std::nullopt;
+    if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) throw_errno("spawn: poll");
+  }
+}
+
+void stop_all(std::vector<Subprocess>& processes) {
+  for (auto& process : processes) {
+    if (!process.status()) process.signal(SIGTERM);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (auto& process : processes) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    process.wait_for(std::max(left, std::chrono::milliseconds(0)));
+  }
+  processes.clear();  // kills what is left
+}
+
+[[noreturn]] void run_as_rank(const std::function<void(int)>& fn, int rank) {
+  std::exit(record([&] {
+    fn(rank);
+    return 0;
+  }));
+}
+
+}  // namespace
+
+void spawn(const std::function<void(int rank)>& fn, int nprocs) {
+  ++calls_so_far;
+  if (const char* mark = std::getenv(kMark)) {
+    const std::string text = mark;
+    const auto slash = text.find('/');
+    const int call = std::atoi(text.c_str());
+    if (call == calls_so_far) run_as_rank(fn, std::atoi(text.c_str() + slash + 1));
+    if (call < calls_so_far) throw InvalidArgument("spawn: called inside a spawned process");
+    return;  // an earlier call of main(), whose ranks have ended long ago
+  }
+  if (nprocs <= 0) throw InvalidArgument(concat("spawn: nprocs is ", nprocs, "; it must be positive"));
+
+  // The store lives here, so that it outlives rank 0.
+  const Store store = Store::tcp({.serve = true});
+  const ErrorFolder errors;
+  auto processes = start_all(nprocs, store.port(), errors);
+  const auto failed = wait_for_all(processes);
+  if (!failed) return;
+  const ExitStatus status = *processes[*failed].status();
+  stop_all(processes);
+  throw SpawnFailed(
+      concat("spawn: rank ", *failed, " ended with ", status.describe(), errors.message_of(*failed)),
+      {.rank = *failed, .exit_code = status.exit_code, .signal = status.signal});
+}
+
+}  // namespace lockstep
