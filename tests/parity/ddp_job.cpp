@@ -80,10 +80,10 @@ std::string python_name(torch::ScalarType type) {
 
 void write_tensor(const char* kind, const std::string& name, const torch::Tensor& tensor,
                   std::ostream& out) {
-  std::string shape;
-  for (const auto size : tensor.sizes()) shape += (shape.empty() ? "" : "x") + std::to_string(size);
-  out << kind << ' ' << name << ' ' << python_name(tensor.scalar_type()) << ' '
-      << (shape.empty() ? "scalar" : shape) << ' ' << bits(tensor) << '\n';
+  out << kind << ' ' << name << ' ' << python_name(tensor.scalar_type()) << ' ';
+  if (tensor.dim() == 0) out << "scalar";
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) out << (i == 0 ? "" : "x") << tensor.size(i);
+  out << ' ' << bits(tensor) << '\n';
 }
 
 void load(torch::nn::Module& model, const std::string& path) {

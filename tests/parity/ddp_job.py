@@ -1,13 +1,13 @@
 """One rank of a Python DDP job, for comparison with ddp_job.cpp (same options, same output).
 
-Ranks meet by env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). With --write-init instead: writes
-the initial weights of every model into a folder, for both languages to start from.
+Ranks meet by env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). With --cases, one start of Python
+runs many jobs: rank 0 writes the initial weights of every model to FOLDER/init, for both languages to
+start from, then the ranks run each line of the file, "<name> <options>", into FOLDER/<name>.<rank>.
 """
 
 import argparse
 import contextlib
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 from models import MODELS
 
 
-def parse():
+def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write-init", metavar="FOLDER")
+    parser.add_argument("--cases", metavar="FILE")
+    parser.add_argument("--folder")
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -29,7 +30,7 @@ def parse():
     parser.add_argument("--hook", choices=["none", "fp16", "bf16"], default="none")
     parser.add_argument("--init")
     parser.add_argument("--out")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def write_init(folder):
@@ -84,12 +85,7 @@ def write_tensors(kind, tensors, out):
         out.write(f"{kind} {name} {dtype} {shape} {bits(tensor.detach())}\n")
 
 
-def main():
-    args = parse()
-    if args.write_init:
-        return write_init(args.write_init)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run(args):
     model_type, loss_of = MODELS[args.model]
     model = model_type()
     model.load_state_dict(torch.load(args.init, weights_only=True))
@@ -100,8 +96,32 @@ def main():
         write_tensors("buffer", model.named_buffers(), out)
         buckets = ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", "")
         out.write(f"buckets {buckets}\n")
+
+
+def run_cases(cases, folder):
+    init = os.path.join(folder, "init")
+    if dist.get_rank() == 0:
+        write_init(init)
+    dist.barrier()
+    with open(cases) as lines:
+        for line in lines:
+            name, *options = line.split()
+            args = parse(options)
+            args.init = os.path.join(init, args.model + ".pt")
+            args.out = os.path.join(folder, f"{name}.{dist.get_rank()}")
+            run(args)
+
+
+def main():
+    args = parse()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    if args.cases:
+        run_cases(args.cases, args.folder)
+    else:
+        run(args)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

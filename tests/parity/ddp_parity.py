@@ -1,9 +1,12 @@
-"""Runs one job in Python and in C++, two ranks each, and compares them bit for bit.
+"""Compares DDP jobs of two ranks in C++ with the same jobs in Python, bit for bit.
 
-usage: ddp_parity.py --cpp PATH_OF_ddp_job --init FOLDER [--mixed] [--min-buckets N] -- JOB OPTIONS
+    ddp_parity.py reference CASES FOLDER
+        runs all cases in Python and leaves their results in FOLDER
+    ddp_parity.py compare CASES FOLDER CASE --cpp PATH_OF_ddp_job [--mixed] [--min-buckets N]
+        runs one case in C++, or with --mixed with a rank of each language, both ways round
 
-Compared: the loss of every forward on every rank, the final parameters and buffers. With --mixed the
-job is run in C++ alone and then with one rank of each language, both ways round.
+Each line of the file CASES is a name and the options of ddp_job. Compared are the loss of every
+forward on every rank, the final parameters and buffers, and the sizes of the buckets.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORLD_SIZE = 2
-JOB_SECONDS = 80  # starting Python torch on a loaded machine takes most of it
+JOB_SECONDS = 150  # starting Python torch on a loaded machine takes most of it
 FORMATS = {"float32": "f", "int64": "q"}
 
 
@@ -39,7 +42,6 @@ class Job:
     def __init__(self, name, commands, folder):
         self.name = name
         self.deadline = time.monotonic() + JOB_SECONDS
-        self.outs = [os.path.join(folder, f"{name}.{rank}.out") for rank in range(WORLD_SIZE)]
         self.logs = [os.path.join(folder, f"{name}.{rank}.log") for rank in range(WORLD_SIZE)]
         port = str(free_port())
         self.ranks = []
@@ -49,8 +51,8 @@ class Job:
                                MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
             with open(self.logs[rank], "w") as log:
                 self.ranks.append(subprocess.Popen(
-                    command + ["--out", self.outs[rank]], env=environment, stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=log, start_new_session=True))
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True))
 
     def wait(self):
         try:
@@ -66,7 +68,6 @@ class Job:
         codes = [rank.returncode for rank in self.ranks]
         if any(codes):
             raise Failed(f"{self.name} ended with exit codes {codes}{self.last_words()}")
-        return [read_result(path) for path in self.outs]
 
     def kill(self):
         for rank in self.ranks:
@@ -144,32 +145,63 @@ def check_sense(name, results, minimum_buckets):
                      f"at least {minimum_buckets} are wanted")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpp", required=True)
-    parser.add_argument("--init", required=True)
-    parser.add_argument("--mixed", action="store_true")
-    parser.add_argument("--min-buckets", type=int, default=0)
-    parser.add_argument("job", nargs="+")
-    args = parser.parse_args()
+def python_command():
+    return [sys.executable, os.path.join(HERE, "ddp_job.py")]
 
-    model = args.job[args.job.index("--model") + 1]
-    options = args.job + ["--init", os.path.join(args.init, model + ".pt")]
-    cpp = [args.cpp] + options
-    python = [sys.executable, os.path.join(HERE, "ddp_job.py")] + options
-    others = {"Python": [python, python]}
-    if args.mixed:
-        others = {"Python + C++": [python, cpp], "C++ + Python": [cpp, python]}
 
+def run_reference(args):
+    os.makedirs(args.folder, exist_ok=True)
+    command = python_command() + ["--cases", args.cases, "--folder", args.folder]
+    Job("Python", [command] * WORLD_SIZE, args.folder).wait()
+
+
+def job_options(args):
+    with open(args.cases) as lines:
+        cases = dict(line.rstrip("\n").split(" ", 1) for line in lines)
+    if args.case not in cases:
+        raise Failed(f"{args.cases} has no case {args.case!r}")
+    options = cases[args.case].split()
+    model = options[options.index("--model") + 1]
+    return options + ["--init", os.path.join(args.folder, "init", model + ".pt")]
+
+
+def compare_case(args):
+    options = job_options(args)
+    expected = [read_result(os.path.join(args.folder, f"{args.case}.{rank}"))
+                for rank in range(WORLD_SIZE)]
+    check_sense("Python", expected, args.min_buckets)
+    languages = {"C++": [args.cpp], "Python": python_command()}
+    jobs = [("Python", "C++"), ("C++", "Python")] if args.mixed else [("C++", "C++")]
     with tempfile.TemporaryDirectory(prefix="parity.") as folder:
-        expected = Job("C++", [cpp, cpp], folder).wait()
-        check_sense("C++", expected, args.min_buckets)
-        for name, commands in others.items():
-            results = Job(name, commands, folder).wait()
-            for rank in range(WORLD_SIZE):
-                compare((f"C++ rank {rank}", f"{name} rank {rank}"), expected[rank], results[rank])
-            print(f"C++ and {name}: {len(expected[0]) + len(expected[1])} values equal to the bit; "
+        for job in jobs:
+            outs = [os.path.join(folder, str(rank)) for rank in range(WORLD_SIZE)]
+            commands = [languages[language] + options + ["--out", out]
+                        for language, out in zip(job, outs)]
+            Job(" and ".join(job), commands, folder).wait()
+            for rank, language in enumerate(job):
+                name = f"{language} rank {rank}" + (" of a mixed job" if args.mixed else "")
+                compare((name, f"Python rank {rank}"), read_result(outs[rank]), expected[rank])
+            print(f"{' and '.join(job)}: {sum(map(len, expected))} values equal Python's to the bit; "
                   f"buckets: {expected[0]['bucket sizes'][1] or 'not rebuilt'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    reference = commands.add_parser("reference")
+    reference.set_defaults(run=run_reference)
+    case = commands.add_parser("compare")
+    case.set_defaults(run=compare_case)
+    for command in (reference, case):
+        command.add_argument("cases")
+        command.add_argument("folder")
+    case.add_argument("case")
+    case.add_argument("--cpp", required=True)
+    case.add_argument("--mixed", action="store_true")
+    case.add_argument("--min-buckets", type=int, default=0)
+    args = parser.parse_args()
+    args.run(args)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ struct ConvNet : torch::nn::Module {
   torch::nn::Linear head{16, 10};
 };
 
+// What torch.nn.Linear computes. torch::nn::Linear's own forward multiplies first and adds the bias
+// afterwards when the input has three dimensions, which rounds twice where Python rounds once.
+inline torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  return at::linear(x, layer->weight, layer->bias);
+}
+
 struct Block : torch::nn::Module {
   Block(std::int64_t width, std::int64_t heads)
       : heads(heads),
@@ -62,18 +68,18 @@ struct Block : torch::nn::Module {
 
   torch::Tensor attention(const torch::Tensor& x) {
     const auto batch = x.size(0), length = x.size(1), width = x.size(2);
-    std::vector<torch::Tensor> parts = attn(x).split(width, 2);
+    std::vector<torch::Tensor> parts = linear(attn, x).split(width, 2);
     for (torch::Tensor& part : parts) {
       part = part.view({batch, length, heads, width / heads}).transpose(1, 2);
     }
     const torch::Tensor y = at::scaled_dot_product_attention(
         parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
-    return proj(y.transpose(1, 2).reshape({batch, length, width}));
+    return linear(proj, y.transpose(1, 2).reshape({batch, length, width}));
   }
 
   torch::Tensor forward(torch::Tensor x) {
     x = x + attention(ln_1(x));
-    return x + fc_proj(torch::gelu(fc(ln_2(x))));
+    return x + linear(fc_proj, torch::gelu(linear(fc, ln_2(x))));
   }
 
   static torch::nn::LayerNorm norm(std::int64_t width) {
