@@ -1,5 +1,7 @@
 #include "comm/gloo.h"
 
+#include <signal.h>
+
 #include <cstdlib>
 #include <sstream>
 
@@ -38,9 +40,20 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const GlooOptions& op
   return result;
 }
 
+// Gloo writes to connections whose other end may be gone; the default answer to that is a signal which
+// ends the program. A program that handles the signal by itself keeps its handler. (Python ignores
+// the signal from the start.)
+void ignore_broken_pipes() {
+  struct sigaction current {};
+  if (sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 }  // namespace
 
 GlooBackend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const GlooOptions& options) {
+  ignore_broken_pipes();
   const auto before = SocketHandles::Snapshot::take();
 
   auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, options.rank, options.size,

@@ -72,9 +72,11 @@ class GuardedWork : public c10d::Work {
   WorkPtr inner_;
 };
 
-bool has_future(const char* operation) {
-  const std::string_view name = operation;
-  return name != "send" && name != "recv" && name != "recv_any";
+// Which of Gloo's operations run on its own threads and can tell when they have ended. Messages are
+// part of their Work, and the reduce-scatters are an all-reduce behind a Work without a future.
+bool has_future(std::string_view operation) {
+  return operation != "send" && operation != "recv" && operation != "recv_any" &&
+         !operation.starts_with("reduce_scatter");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/store_impl.h"
+#include "core/tcp_probe.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
 
@@ -107,14 +108,19 @@ c10::intrusive_ptr<c10d::Store> connect_tcp_store(const TcpStoreOptions& options
     native.waitWorkers = true;
   }
   if (port) *port = native.port;
+  const auto unreachable = [&](const std::string& reason) {
+    return Timeout(concat("no store answers at ", options.host, ":", native.port, " after ",
+                          std::chrono::duration<double>(options.timeout).count(), " s", reason),
+                   {0});
+  };
+  if (!options.serve && !wait_for_listener(options.host, native.port, options.timeout)) {
+    throw unreachable("");
+  }
   try {
     return c10::make_intrusive<c10d::TCPStore>(options.host, native);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw Timeout(concat("no store answers at ", options.host, ":", native.port, " after ",
-                         std::chrono::duration<double>(options.timeout).count(),
-                         " s: ", text.substr(0, text.find('\n'))),
-                  {0});
+    throw unreachable(": " + text.substr(0, text.find('\n')));
   }
 }
 

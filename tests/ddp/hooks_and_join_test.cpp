@@ -1,0 +1,117 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/torch.h>
+
+#include "lockstep/comm_hook.h"
+#include "lockstep/ddp.h"
+#include "tests/ddp/models.h"
+#include "tests/support/ranks.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+// A value that bfloat16 and float16 round differently.
+constexpr double kOdd = 1.0009765625;  // 1 + 2^-10
+
+at::Tensor gradient_with(World& world, CommHook hook, Reduction reduction) {
+  torch::nn::Linear model(2, 2);
+  DistributedDataParallel ddp(world, model, {.reduction = reduction});
+  ddp.register_comm_hook(hook);
+  EXPECT_THROW(ddp.register_comm_hook(hook), InvalidArgument);
+  ddp(torch::full({1, 2}, kOdd)).sum().backward();
+  return model->weight.grad().clone();
+}
+
+}  // namespace
+
+RANKS_TEST(CommHooks, compress_what_travels, 2) {
+  World world = init();
+  for (const auto reduction : {Reduction::ordered, Reduction::native}) {
+    EXPECT_TRUE(equal_bits(gradient_with(world, CommHook::allreduce, reduction), torch::full({2, 2}, kOdd)));
+    EXPECT_TRUE(
+        equal_bits(gradient_with(world, CommHook::fp16_compress, reduction), torch::full({2, 2}, kOdd)));
+    EXPECT_TRUE(equal_bits(gradient_with(world, CommHook::bf16_compress, reduction), torch::ones({2, 2})));
+  }
+}
+
+RANKS_TEST(CommHooks, a_function_of_the_user_decides, 2) {
+  World world = init();
+  for (const auto reduction : {Reduction::ordered, Reduction::native}) {
+    auto model = std::make_shared<Wide>();
+    DistributedDataParallel ddp(world, model, {.bucket_cap_mb = 0.1, .reduction = reduction});
+    int calls = 0;
+    ddp.register_comm_hook([&](c10d::GradBucket& bucket) {
+      ++calls;
+      auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+      future->markCompleted(torch::full_like(bucket.getBuffer(), 42));
+      return future;
+    });
+    for (int step = 0; step < 2; ++step) ddp(torch::ones({1, 200})).sum().backward();
+    EXPECT_GT(calls, 3);
+    for (const auto& parameter : model->parameters()) {
+      EXPECT_TRUE((parameter.grad() == 42).all().item<bool>());
+    }
+  }
+}
+
+RANKS_TEST(CommHooks, an_error_of_a_hook_reaches_the_caller_of_backward, 2) {
+  World world = init();
+  torch::nn::Linear model(2, 2);
+  DistributedDataParallel ddp(world, model);
+  ddp.register_comm_hook(CommHookFunction(
+      [](c10d::GradBucket&) -> c10::intrusive_ptr<c10::ivalue::Future> { throw Error("no more paper"); }));
+  EXPECT_THROW(ddp(torch::ones({1, 2})).sum().backward(), Error);
+}
+
+RANKS_TEST(Join, ranks_with_less_input_shadow_the_others, 3) {
+  World world = init();
+  for (const auto reduction : {Reduction::ordered, Reduction::native}) {
+    for (const bool initial : {true, false}) {
+      auto model = std::make_shared<Normed>();
+      DistributedDataParallel ddp(world, model, {.reduction = reduction});
+      std::vector<float> gradients;
+      ddp.join(
+          [&] {
+            for (int step = 0; step < 2 + world.rank(); ++step) {
+              ddp.zero_grad();
+              ddp(torch::ones({4, 4})).sum().backward();
+              gradients.push_back(model->linear->bias.grad()[0].item<float>());
+            }
+          },
+          {.divide_by_initial_world_size = initial});
+      // Each rank's own gradient is 4. Steps 0 and 1 have three ranks, step 2 has two, step 3 one.
+      const std::vector<float> means = initial ? std::vector<float>{4, 4, 8 / 3.0f, 4 / 3.0f}
+                                               : std::vector<float>{4, 4, 4, 4};
+      ASSERT_EQ(gradients.size(), 2u + world.rank());
+      for (std::size_t i = 0; i < gradients.size(); ++i) EXPECT_FLOAT_EQ(gradients[i], means[i]) << i;
+      EXPECT_TRUE(equal_on_all_ranks(world, model->norm->running_mean));
+      EXPECT_TRUE(equal_on_all_ranks(world, model->linear->weight));
+    }
+  }
+}
+
+RANKS_TEST(Join, accumulation_and_unused_parameters_are_shadowed_too, 2) {
+  World world = init();
+  auto model = std::make_shared<Branches>();
+  DistributedDataParallel ddp(world, model, {.find_unused_parameters = true});
+  ddp.join([&] {
+    for (int step = 0; step < 2 + 2 * world.rank(); ++step) {
+      std::optional<NoSync> guard;
+      if (step % 2 == 0) guard.emplace(ddp.engine());
+      ddp(torch::ones({1, 4}), step < 2).sum().backward();
+    }
+  });
+  EXPECT_TRUE(equal_on_all_ranks(world, model->left->weight));
+}
+
+RANKS_TEST(Join, early_termination_is_told_to_all, 2) {
+  World world = init();
+  torch::nn::Linear model(2, 2);
+  DistributedDataParallel ddp(world, model);
+  const auto loop = [&] {
+    for (int step = 0; step < 1 + 3 * world.rank(); ++step) ddp(torch::ones({1, 2})).sum().backward();
+  };
+  EXPECT_THROW(ddp.join(loop, {.throw_on_early_termination = true}), Error);
+}
