@@ -18,6 +18,7 @@ endfunction()
 _lockstep_install(lockstep_core core lockstepCoreTargets)
 if(LOCKSTEP_TORCH)
   _lockstep_install(lockstep lockstep lockstepTargets)
+  _lockstep_install(lockstep_c lockstep lockstepCTargets)
   install(FILES "${PROJECT_SOURCE_DIR}/cmake/LockstepTorch.cmake" COMPONENT lockstep
           DESTINATION "${LOCKSTEP_INSTALL_CMAKEDIR}")
 endif()
