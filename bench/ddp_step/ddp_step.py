@@ -1,0 +1,180 @@
+"""The time of a DDP training step, C++ against Python, on two ranks of this machine.
+
+Rounds of both languages alternate, so that both meet the same load. Each round starts two ranks
+anew and measures three models; the median over the rounds counts. One thread a rank.
+"""
+
+import argparse
+import datetime
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+WORLD_SIZE = 2
+ROUND_SECONDS = 120
+MODELS = {
+    "linear": "Linear(20, 1), batch 32",
+    "mlp": "MLP 512-2048-2048-2048-10, batch 8",
+    "gpt": "GPT, 4 layers of 128, 64 tokens, batch 4",
+}
+GOALS = {"linear": 2.0, "mlp": 1.0, "gpt": 1.0}  # least ratio of Python's time to C++'s
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cpp", help="the C++ program")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of measuring a model in a round")
+    parser.add_argument("--reduction", choices=["automatic", "ordered", "native"],
+                        default="automatic", help="of the C++ side")
+    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
+    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
+    parser.add_argument("--python-rank", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def python_rank(args):
+    """What ddp_step.cpp does, in Python."""
+    sys.path.insert(0, os.path.join(ROOT, "tests", "parity"))
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
+
+    import models
+
+    def measure(name, model, loss_of):
+        ddp = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+
+        def seconds_of(steps):
+            start = time.perf_counter()
+            for _ in range(steps):
+                loss_of(ddp).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            return time.perf_counter() - start
+
+        seconds_of(5)
+        count = torch.tensor(args.seconds * 5 / seconds_of(5), dtype=torch.double)
+        dist.broadcast(count, 0)
+        steps = max(10, int(count.item()))
+        dist.barrier()
+        seconds = seconds_of(steps)
+        if dist.get_rank() == 0:
+            size = sum(parameter.numel() for parameter in model.parameters())
+            print(name, size, 1e6 * seconds / steps, flush=True)
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    x, y = torch.rand((32, 20)), torch.rand((32, 1))
+    measure("linear", torch.nn.Linear(20, 1), lambda ddp: F.mse_loss(ddp(x), y))
+    x, y = torch.rand((8, 512)), torch.randint(10, (8,))
+    measure("mlp", models.Mlp((512, 2048, 2048, 2048, 10)), lambda ddp: F.cross_entropy(ddp(x), y))
+    tokens = torch.randint(256, (4, 65))
+    x, y = tokens[:, :-1], tokens[:, 1:].flatten()
+    measure("gpt", models.Gpt(256, 64, 128, 4, 4),
+            lambda ddp: F.cross_entropy(ddp(x).flatten(0, 1), y))
+    dist.destroy_process_group()
+
+
+def run_round(command):
+    """Starts two ranks and returns {model: (parameters, microseconds)}."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in range(WORLD_SIZE):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE),
+                           LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORLD_SIZE),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+        ranks.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    try:
+        deadline = time.monotonic() + ROUND_SECONDS
+        outputs = [rank.communicate(timeout=max(1, deadline - time.monotonic())) for rank in ranks]
+    except subprocess.TimeoutExpired:
+        sys.exit(f"ddp_step: {command[0]} did not end in {ROUND_SECONDS} s")
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+    for rank, (_, errors) in zip(ranks, outputs):
+        if rank.returncode != 0:
+            sys.exit(f"ddp_step: {' '.join(command)} ended with {rank.returncode}:\n{errors}")
+    rows = (line.split() for line in outputs[0][0].splitlines())
+    return {name: (int(size), float(microseconds)) for name, size, microseconds in rows}
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = {line.split(":")[1].strip() for line in lines if line.startswith("model name")}
+        return ", ".join(sorted(names))
+    except OSError:
+        return ""
+
+
+def report(rounds, args, load):
+    """The table, and the goals that were missed."""
+    lines, missed = ["| model | parameters | C++ us | Python us | Python / C++ | goal |",
+                     "|---|---|---|---|---|---|"], []
+    for name, what in MODELS.items():
+        cpp, python = (statistics.median(each[name][1] for each in rounds[side])
+                       for side in ("C++", "Python"))
+        size = rounds["C++"][0][name][0]
+        if size != rounds["Python"][0][name][0]:
+            sys.exit(f"ddp_step: the two sides do not train the same {name} model")
+        ratio = python / cpp
+        lines.append(f"| {what} | {size:,} | {cpp:.0f} | {python:.0f} | {ratio:.2f} "
+                     f"| >= {GOALS[name]:g} |")
+        if ratio < GOALS[name]:
+            missed.append(f"{name}: {ratio:.2f}, the goal is {GOALS[name]:g}")
+    machine = f"{os.cpu_count()} cores, {platform.machine()} {cpu_name()}".strip()
+    lines += ["", f"Machine: {machine}, {platform.system()} {platform.release()}; load average "
+                  f"before {load[0]:.2f}, after {os.getloadavg()[0]:.2f} (the ranks are 2 of it).",
+              f"{WORLD_SIZE} ranks, Gloo, one thread a rank; C++ reduction: {args.reduction}; "
+              f"median of {args.rounds} rounds of {args.seconds:g} s per model."]
+    return lines, missed
+
+
+def main():
+    args = parse()
+    if args.python_rank:
+        return python_rank(args)
+    if not args.cpp:
+        sys.exit("ddp_step: --cpp is needed (bench/ddp_step/run gives it)")
+    load = os.getloadavg()
+    options = ["--seconds", str(args.seconds)]
+    commands = {"C++": [args.cpp, *options, "--reduction", args.reduction],
+                "Python": [sys.executable, __file__, "--python-rank", *options]}
+    rounds = {"C++": [], "Python": []}
+    for number in range(args.rounds):
+        for side, command in commands.items():
+            rounds[side].append(run_round(command))
+            print(f"round {number + 1}, {side}: " + ", ".join(
+                f"{name} {us:.0f} us" for name, (_, us) in rounds[side][-1].items()), flush=True)
+    lines, missed = report(rounds, args, load)
+    print("\n".join(lines))
+    if args.save:
+        date = datetime.date.today().isoformat()
+        path = os.path.join(args.save, f"{date}-ddp_step.md")
+        command = f"bench/ddp_step/run --rounds {args.rounds} --seconds {args.seconds:g} " \
+                  f"--reduction {args.reduction}"
+        with open(path, "w") as file:
+            file.write(f"# DDP step, C++ against Python, {date}\n\n`{command}`\n\n"
+                       + "\n".join(lines) + "\n")
+        print(f"written to {os.path.relpath(path, ROOT)}")
+    for miss in missed:
+        print(f"goal missed: {miss}")
+    return 1 if args.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
