@@ -11,8 +11,7 @@
  * Threads: as for the C++ classes behind it, one thread uses a world and what was made from it;
  * lockstep_abort() may be called from any thread.
  */
-#ifndef LOCKSTEP_LOCKSTEP_H
-#define LOCKSTEP_LOCKSTEP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -156,6 +155,4 @@ LOCKSTEP_API lockstep_status lockstep_sampler_indices(const lockstep_sampler* sa
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,5 +1,4 @@
-#ifndef LOCKSTEP_TESTS_BINDING_H
-#define LOCKSTEP_TESTS_BINDING_H
+#pragma once
 
 #include "lockstep/lockstep.h"
 
@@ -19,6 +18,4 @@ void binding_free(lockstep_tensor* tensor);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif
