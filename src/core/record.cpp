@@ -104,9 +104,10 @@ int record(const std::function<int()>& program) {
     return program();
   } catch (const ThrowPointProbe&) {
     std::abort();  // not reached: nothing is a ThrowPointProbe
-  } catch (const abi::__forced_unwind&) {
-    throw;  // pthread_exit() and cancellation, which must not be stopped
   } catch (...) {
+    if (std::current_exception() == nullptr) {
+      throw;  // not C++'s: pthread_exit() and cancellation, which must not be stopped
+    }
     return report_caught_exception();
   }
 }
