@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -75,7 +77,9 @@ void divide(const at::Tensor& tensor, int size) {
 
 }  // namespace
 
-bool Work::is_completed() const { return !impl_ || impl_->native->isCompleted(); }
+bool Work::is_completed() const {
+  return !impl_ || std::ranges::all_of(impl_->parts, [](auto& part) { return part->isCompleted(); });
+}
 
 void Work::wait() {
   if (impl_) impl_->wait();
@@ -83,7 +87,7 @@ void Work::wait() {
 
 int Work::source_rank() const {
   if (!impl_) throw InvalidArgument("Work::source_rank: this operation is not a receive");
-  return impl_->native->sourceRank();
+  return impl_->parts.front()->sourceRank();
 }
 
 GroupImpl& ProcessGroup::get() const {
@@ -235,7 +239,18 @@ Work ProcessGroup::all_to_all(const Tensors& outputs, const Tensors& inputs,
   check_list(group, "all_to_all", "outputs", outputs, true);
   check_list(group, "all_to_all", "inputs", inputs, true);
   Tensors out = outputs, in = inputs;
-  return make_work(group.group->alltoall(out, in), options.async_op);
+  if (!in.front().is_cpu()) return make_work(group.group->alltoall(out, in), options.async_op);
+
+  // Gloo has learnt this in torch 2.13; with messages it works everywhere.
+  out[group.rank].copy_(in[group.rank]);
+  std::vector<c10::intrusive_ptr<c10d::Work>> parts;
+  for (int step = 1; step < group.size(); ++step) {
+    const int peer = (group.rank + step) % group.size();
+    Tensors received = one(out[peer]), sent = one(in[peer]);
+    parts.push_back(group.group->recv(received, peer, kAllToAllTag));
+    parts.push_back(group.group->send(sent, peer, kAllToAllTag));
+  }
+  return make_work(std::move(parts), options.async_op);
 }
 
 Work ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor& input,

@@ -1,6 +1,7 @@
 #include "comm/nccl.h"
 
 #ifdef LOCKSTEP_CUDA
+#include <torch/csrc/api/include/torch/cuda.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -12,6 +13,9 @@ namespace lockstep {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const NcclOptions& options) {
+  if (torch::cuda::device_count() == 0) {
+    throw InvalidArgument("backend nccl: this process sees no CUDA device; use gloo");
+  }
   auto native = c10d::ProcessGroupNCCL::Options::create();
   native->timeout = options.timeout;
   native->group_name = options.group_name;

@@ -56,8 +56,8 @@ OrderedReduction::~OrderedReduction() {
 
 // Every reduction may use two tags, this one and the one after it.
 int OrderedReduction::next_tag() {
-  const std::int64_t pairs = kFirstReservedTag / 2;
-  return kFirstReservedTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
+  const std::int64_t pairs = kFirstReservedTag / 2 - 1;
+  return kFirstReductionTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
 }
 
 FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {

@@ -149,8 +149,8 @@ void World::Impl::connect() {
                            " processes and that they are running"),
                     missing);
     }
-    throw Timeout(concat("init: rank ", rank(), ": all ranks arrived but could not connect: ",
-                         reason.substr(0, reason.find('\n'))));
+    throw Error(concat("init: rank ", rank(), ": all ranks arrived but could not connect: ",
+                       reason.substr(0, reason.find('\n'))));
   }
 }
 

@@ -21,6 +21,7 @@ TEST(CApi, a_program_in_c_trains_on_two_ranks) {
                                                              {"LOCAL_WORLD_SIZE", "2"},
                                                              {"MASTER_ADDR", "127.0.0.1"},
                                                              {"MASTER_PORT", std::to_string(store.port())},
+                                                             {"CUDA_VISIBLE_DEVICES", ""},
                                                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
                                          .unset_environment = {},
                                          .stdout_path = folder / concat("out", rank),

@@ -71,8 +71,9 @@ TEST(World, an_unknown_backend_is_refused_by_name) {
   EXPECT_TRUE(has(refusal<InvalidArgument>({.backend = "smoke"}), "'smoke'"));
 }
 
-TEST(World, nccl_in_a_build_without_cuda_is_refused) {
-  EXPECT_TRUE(has(refusal<InvalidArgument>({.backend = "nccl"}), "LOCKSTEP_CUDA"));
+TEST(World, nccl_without_cuda_is_refused) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  EXPECT_TRUE(has(refusal<InvalidArgument>({.backend = "nccl", .device = "cpu"}), "backend nccl"));
 }
 
 TEST(World, a_device_that_does_not_exist_is_refused_by_name) {

@@ -51,7 +51,7 @@ bool same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
 
 }  // namespace
 
-RANKS_TEST(Cuda, ranks_that_share_a_gpu_train_over_gloo, 2) {
+RANKS_TEST_WITH(Cuda, ranks_that_share_a_gpu_train_over_gloo, {.count = 2, .gpu = true}) {
   World world = init({.backend = "gloo", .device = "cuda:0"});
   EXPECT_EQ(world.device().str(), "cuda:0");
   for (const auto reduction : {Reduction::ordered, Reduction::native}) {
@@ -66,7 +66,7 @@ RANKS_TEST(Cuda, ranks_that_share_a_gpu_train_over_gloo, 2) {
   }
 }
 
-RANKS_TEST(Cuda, ordered_reduction_does_not_depend_on_the_buckets, 3) {
+RANKS_TEST_WITH(Cuda, ordered_reduction_does_not_depend_on_the_buckets, {.count = 3, .gpu = true}) {
   World world = init({.backend = "gloo", .device = "cuda:0"});
   const auto one_bucket = train(world, {.reduction = Reduction::ordered});
   const auto many = train(world, {.bucket_cap_mb = 0.05, .reduction = Reduction::ordered});
@@ -77,7 +77,7 @@ RANKS_TEST(Cuda, ordered_reduction_does_not_depend_on_the_buckets, 3) {
   EXPECT_TRUE(same(one_bucket, views));
 }
 
-RANKS_TEST(Cuda, bfloat16_trains, 2) {
+RANKS_TEST_WITH(Cuda, bfloat16_trains, {.count = 2, .gpu = true}) {
   World world = init({.backend = "gloo", .device = "cuda:0"});
   torch::nn::Linear model(4, 4);
   model->to(world.device(), at::kBFloat16);
@@ -88,7 +88,7 @@ RANKS_TEST(Cuda, bfloat16_trains, 2) {
   EXPECT_TRUE(equal_bits(model->weight.grad().cpu(), torch::full({4, 4}, 1.5, at::kBFloat16)));
 }
 
-RANKS_TEST(Cuda, nccl_is_chosen_for_a_gpu_and_trains, 1) {
+RANKS_TEST_WITH(Cuda, nccl_is_chosen_for_a_gpu_and_trains, {.count = 1, .gpu = true}) {
   World world = init();
   EXPECT_EQ(world.group().backend(), "cpu:gloo,cuda:nccl");
   EXPECT_TRUE(world.device().is_cuda());
@@ -103,7 +103,7 @@ RANKS_TEST(Cuda, nccl_is_chosen_for_a_gpu_and_trains, 1) {
   EXPECT_TRUE(same(native, ordered));  // one rank: the sum is the gradient itself
 }
 
-RANKS_TEST(Cuda, hooks_compress_on_nccl, 1) {
+RANKS_TEST_WITH(Cuda, hooks_compress_on_nccl, {.count = 1, .gpu = true}) {
   World world = init();
   for (const auto hook : {CommHook::fp16_compress, CommHook::bf16_compress}) {
     torch::nn::Linear model(2, 2);
@@ -116,7 +116,7 @@ RANKS_TEST(Cuda, hooks_compress_on_nccl, 1) {
   }
 }
 
-RANKS_TEST(Cuda, a_world_on_nccl_can_be_aborted_and_followed_by_another, 1) {
+RANKS_TEST_WITH(Cuda, a_world_on_nccl_can_be_aborted_and_followed_by_another, {.count = 1, .gpu = true}) {
   World world = init();
   at::Tensor tensor = torch::ones({4}, world.device());
   world.group().all_reduce(tensor);
@@ -127,11 +127,11 @@ RANKS_TEST(Cuda, a_world_on_nccl_can_be_aborted_and_followed_by_another, 1) {
   torch::cuda::synchronize();
 }
 
-RANKS_TEST(Cuda, a_device_beyond_the_last_is_refused, 1) {
+RANKS_TEST_WITH(Cuda, a_device_beyond_the_last_is_refused, {.count = 1, .gpu = true}) {
   EXPECT_THROW(init({.device = "cuda:99"}), InvalidArgument);
 }
 
-RANKS_TEST(Cuda, a_cpu_input_for_a_model_on_the_gpu_is_refused, 1) {
+RANKS_TEST_WITH(Cuda, a_cpu_input_for_a_model_on_the_gpu_is_refused, {.count = 1, .gpu = true}) {
   World world = init();
   torch::nn::Linear model(2, 2);
   model->to(world.device());

@@ -56,6 +56,7 @@ void run_in_ranks(const RanksOptions& options, const std::function<void()>& body
         .unset_environment = {},
         .stdout_path = folder / concat("rank_", rank, ".log"),
         .stderr_path = folder / concat("rank_", rank, ".log")};
+    if (!options.gpu) process.set_environment["CUDA_VISIBLE_DEVICES"] = "";
     for (const auto& [name, value] : options.environment) process.set_environment[name] = value;
     ranks.emplace_back(process);
   }

@@ -21,6 +21,7 @@ struct RanksOptions {
   /// Ranks that are expected to die of SIGKILL.
   std::vector<int> killed = {};
   std::map<std::string, std::string> environment = {};
+  bool gpu = false;  // let the ranks see GPUs
   int timeout_seconds = 90;
 };
 
