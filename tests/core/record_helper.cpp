@@ -37,6 +37,16 @@ struct Unusual : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+int touch_forbidden_memory();
+
+// An exception that cannot be reported.
+struct Broken : std::exception {
+  const char* what() const noexcept override {
+    touch_forbidden_memory();
+    return "";
+  }
+};
+
 // The functions whose names a backtrace must show. Not inlined, cloned or called last, so that
 // their frames exist under their names.
 template <typename Exception>
@@ -149,6 +159,8 @@ const std::map<std::string, std::function<int()>> kWays = {
     {"bad_alloc", []() -> int { throw std::bad_alloc(); }},
     {"thread_exception",
      [] { return in_a_thread([] { return throw_deep<lockstep::InvalidArgument>(3); }); }},
+    {"broken_exception", []() -> int { throw Broken(); }},
+    {"thread_broken_exception", [] { return in_a_thread([]() -> int { throw Broken(); }); }},
     {"noexcept", []() noexcept { return throw_deep<std::runtime_error>(0); }},
     {"running_thread", destroy_a_running_thread},
     {"segv", touch_forbidden_memory},

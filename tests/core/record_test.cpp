@@ -346,6 +346,11 @@ TEST(Record, a_full_stack_is_recorded) {
   EXPECT_TRUE(contains(outcome.stack(), "fill_the_stack")) << outcome.stack();
 }
 
+TEST(Record, a_crash_while_reporting_ends_the_process_and_does_not_hide_a_signal) {
+  EXPECT_EQ(fail("broken_exception").status, ExitStatus{.signal = SIGSEGV});
+  EXPECT_EQ(fail("thread_broken_exception").status, ExitStatus{.signal = SIGABRT});
+}
+
 TEST(Record, a_signal_from_outside_names_its_sender) {
   const TemporaryFolder folder;
   const std::string fifo = folder / "ready";
