@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/error.h"
 #include "lockstep/record.h"
@@ -89,23 +91,31 @@ int in_a_thread(const std::function<int()>& fail) {
   return 0;
 }
 
-int crash_in_two_threads() {
-  std::atomic<int> ready = 0;
-  const auto crash = [&ready] {
-    ++ready;
-    while (ready < 2) {
-    }
-    touch_forbidden_memory();
-  };
-  std::thread first(crash);
-  std::thread second(crash);
-  first.join();
-  second.join();
+// More threads than cores, so that some of them fail while the first one is reporting.
+int crash_in_many_threads() {
+  constexpr int kThreads = 16;
+  std::barrier start(kThreads);
+  std::vector<std::thread> threads;
+  for (int turn = 0; turn < kThreads; ++turn) {
+    threads.emplace_back([&start] {
+      start.arrive_and_wait();
+      touch_forbidden_memory();
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
   return 0;
 }
 
 int crash_while_the_loader_is_blocked() {
-  std::thread([] { ::dlopen(argument.c_str(), RTLD_NOW); }).detach();
+  std::thread([] {
+    // As libraries' threads do, which leaves the crashing thread alone with its signals.
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    ::dlopen(argument.c_str(), RTLD_NOW);
+  }).detach();
   loader_is_blocked.wait(false);
   return touch_forbidden_memory();
 }
@@ -165,7 +175,7 @@ const std::map<std::string, std::function<int()>> kWays = {
     {"running_thread", destroy_a_running_thread},
     {"segv", touch_forbidden_memory},
     {"thread_segv", [] { return in_a_thread(touch_forbidden_memory); }},
-    {"two_segv", crash_in_two_threads},
+    {"many_segv", crash_in_many_threads},
     {"bus", touch_memory_beyond_a_file},
     {"ill", [] { return raise_signal(SIGILL); }},
     {"fpe", [] { return raise_signal(SIGFPE); }},
