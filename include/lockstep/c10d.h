@@ -10,8 +10,8 @@ class ProcessGroup;
 class Store;
 }  // namespace c10d
 
-/// Bridges to PyTorch's own types, for code that already holds or needs them. The only public header
-/// that names c10d.
+/// Bridges to PyTorch's own types, for code that already holds or needs them. The only public
+/// header that names c10d.
 namespace lockstep {
 
 Store wrap_store(c10::intrusive_ptr<c10d::Store> store);

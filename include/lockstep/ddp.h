@@ -26,8 +26,8 @@ namespace lockstep {
 /// In what order the gradients of the ranks are added; see docs/determinism.md.
 enum class Reduction {
   automatic,  // ordered on the CPU, native on NCCL
-  ordered,    // rank 0 + rank 1 + ..., then divided: the same bits for any bucket layout and backend
-  native,     // the backend's own all-reduce: Python's bits on the same backend
+  ordered,  // rank 0 + rank 1 + ..., then divided: the same bits for any bucket layout and backend
+  native,   // the backend's own all-reduce: Python's bits on the same backend
 };
 
 struct DistributedDataParallelOptions {
@@ -41,7 +41,8 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   /// Gradients are views into the buckets: a copy less, and memory for one copy less.
   bool gradient_as_bucket_view = false;
-  /// Send rank 0's buffers (BatchNorm's running statistics) to all before each synchronised forward.
+  /// Send rank 0's buffers (BatchNorm's running statistics) to all before each synchronised
+  /// forward.
   bool broadcast_buffers = true;
   /// Check that all ranks have the same model and give all of them rank 0's weights.
   bool init_sync = true;

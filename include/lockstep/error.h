@@ -100,10 +100,10 @@ namespace detail {
 
 /// An assertion about our own code that stays on in release builds. The arguments after the
 /// condition are printed; the process aborts, because going on would train on wrong numbers.
-#define LOCKSTEP_CHECK(condition, ...)                                 \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]] {                                   \
-      ::lockstep::detail::check_failed(#condition, __FILE__, __LINE__, \
+#define LOCKSTEP_CHECK(condition, ...)                                   \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]] {                                     \
+      ::lockstep::detail::check_failed(#condition, __FILE__, __LINE__,   \
                                        ::lockstep::concat(__VA_ARGS__)); \
-    }                                                                  \
+    }                                                                    \
   } while (false)

@@ -1,12 +1,12 @@
 /* lockstep for C, and for languages that can call C.
  *
- * Bindings of libtorch (javacpp, TorchSharp, torch for R) have tensors and autograd of their own and
- * lack the rest: meeting, collectives, data-parallel training. A tensor crosses this interface as the
- * binding's pointer to an at::Tensor; it is never freed here.
+ * Bindings of libtorch (javacpp, TorchSharp, torch for R) have tensors and autograd of their own
+ * and lack the rest: meeting, collectives, data-parallel training. A tensor crosses this interface
+ * as the binding's pointer to an at::Tensor; it is never freed here.
  *
- * Every function that can fail returns a status; lockstep_last_error() then tells, in one line, what
- * happened in the calling thread. No C++ exception leaves this interface. Options structs begin with
- * their own size, so that a program built against an older header keeps working.
+ * Every function that can fail returns a status; lockstep_last_error() then tells, in one line,
+ * what happened in the calling thread. No C++ exception leaves this interface. Options structs
+ * begin with their own size, so that a program built against an older header keeps working.
  *
  * Threads: as for the C++ classes behind it, one thread uses a world and what was made from it;
  * lockstep_abort() may be called from any thread.

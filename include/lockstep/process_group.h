@@ -160,9 +160,9 @@ class ProcessGroup {
   std::vector<nlohmann::json> all_gather_json(const nlohmann::json& value);
   std::vector<nlohmann::json> gather_json(const nlohmann::json& value, int root = 0);
 
-  /// Ends what is in flight on this group, here and, by closing the connections, at the peers. Those
-  /// who wait get Aborted here and PeerLost there. Returns when no tensor is touched any more. The
-  /// group cannot be used afterwards. Thread-safe.
+  /// Ends what is in flight on this group, here and, by closing the connections, at the peers.
+  /// Those who wait get Aborted here and PeerLost there. Returns when no tensor is touched any
+  /// more. The group cannot be used afterwards. Thread-safe.
   void abort();
 
   /// For other layers of the library, and the interoperation header lockstep/c10d.h.

@@ -10,8 +10,8 @@ namespace lockstep {
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";
-  int port = 0;             // 0 with `serve`: a free one; see Store::port()
-  bool serve = false;       // hold the server in this process
+  int port = 0;        // 0 with `serve`: a free one; see Store::port()
+  bool serve = false;  // hold the server in this process
   std::chrono::milliseconds timeout{std::chrono::minutes(5)};
 };
 

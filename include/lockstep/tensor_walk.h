@@ -21,7 +21,8 @@ class Tensor;
 /// (vectors, arrays, maps) and plain structs of up to eight members, nested as you like.
 ///
 /// For a type that is none of these, write beside it
-///     template <typename F> void for_each_tensor(MyOutput& value, F&& visit) { visit(value.logits); }
+///     template <typename F> void for_each_tensor(MyOutput& value, F&& visit) {
+///     visit(value.logits); }
 /// and it is found by its namespace.
 namespace lockstep::detail {
 
@@ -82,18 +83,20 @@ inline constexpr bool always_false = false;
 
 template <typename T>
 concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_null_pointer_v<T> ||
-                        std::is_pointer_v<T> || std::is_same_v<T, std::monostate> ||
-                        std::is_same_v<T, std::nullopt_t> ||
-                        std::convertible_to<const T&, std::string_view>;
+    std::is_pointer_v<T> || std::is_same_v<T, std::monostate> ||
+    std::is_same_v<T, std::nullopt_t> || std::convertible_to<const T&, std::string_view>;
 
 template <typename T>
 concept PointerLike = requires(T& value) {
   *value;
   static_cast<bool>(value);
-} && !HoldsNoTensor<T>;
+}
+&&!HoldsNoTensor<T>;
 
 template <typename T>
-concept TupleLike = requires { std::tuple_size<T>::value; };
+concept TupleLike = requires {
+  std::tuple_size<T>::value;
+};
 
 /// Calls `visit(at::Tensor&)` (const where the value is) for every tensor inside `value`. With
 /// `strict`, a type that cannot be looked into does not compile; otherwise it is passed over.

@@ -42,7 +42,7 @@ struct InitOptions {
 };
 
 struct NewGroupOptions {
-  std::vector<int> ranks;  // of the world
+  std::vector<int> ranks;                // of the world
   std::chrono::milliseconds timeout{0};  // 0: the world's
 };
 

@@ -81,45 +81,65 @@ at::Tensor& tensor_of(lockstep_tensor* tensor) {
 
 ReduceOp reduce_op(lockstep_reduce_op op) {
   switch (op) {
-    case LOCKSTEP_SUM: return ReduceOp::sum;
-    case LOCKSTEP_AVG: return ReduceOp::avg;
-    case LOCKSTEP_PRODUCT: return ReduceOp::product;
-    case LOCKSTEP_MIN: return ReduceOp::min;
-    case LOCKSTEP_MAX: return ReduceOp::max;
+    case LOCKSTEP_SUM:
+      return ReduceOp::sum;
+    case LOCKSTEP_AVG:
+      return ReduceOp::avg;
+    case LOCKSTEP_PRODUCT:
+      return ReduceOp::product;
+    case LOCKSTEP_MIN:
+      return ReduceOp::min;
+    case LOCKSTEP_MAX:
+      return ReduceOp::max;
   }
   throw InvalidArgument(concat("reduce op ", static_cast<int>(op), " does not exist"));
 }
 
 at::ScalarType scalar_type(lockstep_dtype dtype) {
   switch (dtype) {
-    case LOCKSTEP_FLOAT32: return at::kFloat;
-    case LOCKSTEP_FLOAT64: return at::kDouble;
-    case LOCKSTEP_INT32: return at::kInt;
-    case LOCKSTEP_INT64: return at::kLong;
+    case LOCKSTEP_FLOAT32:
+      return at::kFloat;
+    case LOCKSTEP_FLOAT64:
+      return at::kDouble;
+    case LOCKSTEP_INT32:
+      return at::kInt;
+    case LOCKSTEP_INT64:
+      return at::kLong;
   }
   throw InvalidArgument(concat("dtype ", static_cast<int>(dtype), " does not exist"));
 }
 
-std::string text_or_empty(const char* text) { return text ? text : ""; }
+std::string text_or_empty(const char* text) {
+  return text ? text : "";
+}
 
 }  // namespace
 
 extern "C" {
 
-const char* lockstep_last_error(void) { return last_error.c_str(); }
-const char* lockstep_version(void) { return LOCKSTEP_VERSION; }
-const char* lockstep_torch_version(void) { return TORCH_VERSION; }
+const char* lockstep_last_error(void) {
+  return last_error.c_str();
+}
+const char* lockstep_version(void) {
+  return LOCKSTEP_VERSION;
+}
+const char* lockstep_torch_version(void) {
+  return TORCH_VERSION;
+}
 
 lockstep_status lockstep_tensor_from_blob(void* data, const int64_t* sizes, size_t dimensions,
                                           lockstep_dtype dtype, lockstep_tensor** tensor) {
   return guarded([&] {
     require(data && tensor && (sizes || dimensions == 0), "tensor_from_blob: an argument is NULL");
-    auto* made = new at::Tensor(at::from_blob(data, at::IntArrayRef(sizes, dimensions), scalar_type(dtype)));
+    auto* made =
+        new at::Tensor(at::from_blob(data, at::IntArrayRef(sizes, dimensions), scalar_type(dtype)));
     *tensor = reinterpret_cast<lockstep_tensor*>(made);
   });
 }
 
-void lockstep_tensor_free(lockstep_tensor* tensor) { delete reinterpret_cast<at::Tensor*>(tensor); }
+void lockstep_tensor_free(lockstep_tensor* tensor) {
+  delete reinterpret_cast<at::Tensor*>(tensor);
+}
 
 void lockstep_init_options_default(lockstep_init_options* options) {
   *options = {.size_of_struct = sizeof(*options),
@@ -137,12 +157,12 @@ lockstep_status lockstep_init(const lockstep_init_options* given, lockstep_world
   return guarded([&] {
     require(world != nullptr, "init: world is NULL");
     const auto options = read(given, lockstep_init_options_default);
-    InitOptions init_options{.init_method = text_or_empty(options.init_method),
-                             .backend = text_or_empty(options.backend),
-                             .device = text_or_empty(options.device),
-                             .timeout = std::chrono::milliseconds(options.timeout_ms),
-                             .rendezvous_timeout =
-                                 std::chrono::milliseconds(options.rendezvous_timeout_ms)};
+    InitOptions init_options{
+        .init_method = text_or_empty(options.init_method),
+        .backend = text_or_empty(options.backend),
+        .device = text_or_empty(options.device),
+        .timeout = std::chrono::milliseconds(options.timeout_ms),
+        .rendezvous_timeout = std::chrono::milliseconds(options.rendezvous_timeout_ms)};
     if (options.rank >= 0) init_options.rank = options.rank;
     if (options.world_size >= 0) init_options.world_size = options.world_size;
     if (options.epoch >= 0) init_options.epoch = options.epoch;
@@ -150,15 +170,23 @@ lockstep_status lockstep_init(const lockstep_init_options* given, lockstep_world
   });
 }
 
-void lockstep_destroy(lockstep_world* world) { delete world; }
+void lockstep_destroy(lockstep_world* world) {
+  delete world;
+}
 
 lockstep_status lockstep_abort(lockstep_world* world) {
   return guarded([&] { world->world.abort(); });
 }
 
-int lockstep_rank(const lockstep_world* world) { return world->world.rank(); }
-int lockstep_world_size(const lockstep_world* world) { return world->world.world_size(); }
-int lockstep_local_rank(const lockstep_world* world) { return world->world.local_rank(); }
+int lockstep_rank(const lockstep_world* world) {
+  return world->world.rank();
+}
+int lockstep_world_size(const lockstep_world* world) {
+  return world->world.world_size();
+}
+int lockstep_local_rank(const lockstep_world* world) {
+  return world->world.local_rank();
+}
 
 lockstep_status lockstep_barrier(lockstep_world* world) {
   return guarded([&] { world->world.barrier(); });
@@ -166,7 +194,8 @@ lockstep_status lockstep_barrier(lockstep_world* world) {
 
 lockstep_status lockstep_all_reduce(lockstep_world* world, lockstep_tensor* tensor,
                                     lockstep_reduce_op op) {
-  return guarded([&] { world->world.group().all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
+  return guarded(
+      [&] { world->world.group().all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
 }
 
 lockstep_status lockstep_broadcast(lockstep_world* world, lockstep_tensor* tensor, int root) {
@@ -204,7 +233,9 @@ lockstep_status lockstep_ddp_create(lockstep_world* world, lockstep_tensor* cons
   });
 }
 
-void lockstep_ddp_destroy(lockstep_ddp* ddp) { delete ddp; }
+void lockstep_ddp_destroy(lockstep_ddp* ddp) {
+  delete ddp;
+}
 
 lockstep_status lockstep_ddp_before_forward(lockstep_ddp* ddp) {
   return guarded([&] { ddp->engine.before_forward({}); });
@@ -251,21 +282,25 @@ lockstep_status lockstep_sampler_create(const lockstep_sampler_options* given,
   });
 }
 
-void lockstep_sampler_destroy(lockstep_sampler* sampler) { delete sampler; }
+void lockstep_sampler_destroy(lockstep_sampler* sampler) {
+  delete sampler;
+}
 
 void lockstep_sampler_set_epoch(lockstep_sampler* sampler, int64_t epoch) {
   sampler->sampler.set_epoch(epoch);
 }
 
-int64_t lockstep_sampler_size(const lockstep_sampler* sampler) { return sampler->sampler.size(); }
+int64_t lockstep_sampler_size(const lockstep_sampler* sampler) {
+  return sampler->sampler.size();
+}
 
 lockstep_status lockstep_sampler_indices(const lockstep_sampler* sampler, int64_t* indices,
                                          size_t capacity) {
   return guarded([&] {
     const auto share = sampler->sampler.indices();
     if (capacity < share.size()) {
-      throw InvalidArgument(concat("sampler_indices: capacity is ", capacity, "; it must be at least ",
-                                   share.size()));
+      throw InvalidArgument(concat("sampler_indices: capacity is ", capacity,
+                                   "; it must be at least ", share.size()));
     }
     std::ranges::copy(share, indices);
   });

@@ -12,7 +12,9 @@ std::string list_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string Arrival::identity_key(int rank) const { return concat("identity/", rank); }
+std::string Arrival::identity_key(int rank) const {
+  return concat("identity/", rank);
+}
 
 void Arrival::check_in() {
   auto& store = *options_.own_store;

@@ -23,8 +23,9 @@ class Arrival {
     int rank = 0;
     int world_size = 1;
     std::int64_t epoch = 0;
-    c10::intrusive_ptr<c10d::Store> own_store;      // this library's keys
-    c10::intrusive_ptr<c10d::Store> backend_store;  // where Gloo leaves its addresses, in any language
+    c10::intrusive_ptr<c10d::Store> own_store;  // this library's keys
+    c10::intrusive_ptr<c10d::Store>
+        backend_store;  // where Gloo leaves its addresses, in any language
   };
 
   explicit Arrival(Options options) : options_(std::move(options)) {}

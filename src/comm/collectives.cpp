@@ -17,22 +17,30 @@ using Tensors = std::vector<at::Tensor>;
 
 c10d::ReduceOp native(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return c10d::ReduceOp::SUM;
-    case ReduceOp::avg: return c10d::ReduceOp::AVG;
-    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    case ReduceOp::band: return c10d::ReduceOp::BAND;
-    case ReduceOp::bor: return c10d::ReduceOp::BOR;
-    case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
+    case ReduceOp::sum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::avg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::product:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::band:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::bor:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::bxor:
+      return c10d::ReduceOp::BXOR;
   }
   throw InvalidArgument(concat("ReduceOp ", static_cast<int>(op), " does not exist"));
 }
 
 void check_rank(const GroupImpl& group, const char* operation, const char* what, int rank) {
   if (rank < 0 || rank >= group.size()) {
-    throw InvalidArgument(concat(operation, ": ", what, " ", rank, " is outside the group's ranks [0, ",
-                                 group.size(), ")"));
+    throw InvalidArgument(concat(operation, ": ", what, " ", rank,
+                                 " is outside the group's ranks [0, ", group.size(), ")"));
   }
 }
 
@@ -46,8 +54,9 @@ void check_list(const GroupImpl& group, const char* operation, const char* what,
                 const Tensors& tensors, bool expected) {
   const std::size_t size = expected ? static_cast<std::size_t>(group.size()) : 0;
   if (tensors.size() != size) {
-    throw InvalidArgument(concat(operation, ": ", what, " has ", tensors.size(), " tensors; it needs ",
-                                 size, expected ? ", one for each rank" : " except at the root"));
+    throw InvalidArgument(concat(operation, ": ", what, " has ", tensors.size(),
+                                 " tensors; it needs ", size,
+                                 expected ? ", one for each rank" : " except at the root"));
   }
 }
 
@@ -78,7 +87,8 @@ void divide(const at::Tensor& tensor, int size) {
 }  // namespace
 
 bool Work::is_completed() const {
-  return !impl_ || std::ranges::all_of(impl_->parts, [](auto& part) { return part->isCompleted(); });
+  return !impl_ ||
+         std::ranges::all_of(impl_->parts, [](auto& part) { return part->isCompleted(); });
 }
 
 void Work::wait() {
@@ -98,11 +108,21 @@ GroupImpl& ProcessGroup::get() const {
   return *impl_;
 }
 
-int ProcessGroup::rank() const { return get().rank; }
-int ProcessGroup::size() const { return get().size(); }
-const std::vector<int>& ProcessGroup::global_ranks() const { return get().global_ranks; }
-const std::string& ProcessGroup::name() const { return get().name; }
-const std::string& ProcessGroup::backend() const { return get().backend; }
+int ProcessGroup::rank() const {
+  return get().rank;
+}
+int ProcessGroup::size() const {
+  return get().size();
+}
+const std::vector<int>& ProcessGroup::global_ranks() const {
+  return get().global_ranks;
+}
+const std::string& ProcessGroup::name() const {
+  return get().name;
+}
+const std::string& ProcessGroup::backend() const {
+  return get().backend;
+}
 
 void ProcessGroup::abort() {
   if (impl_) impl_->guard->abort();
@@ -113,7 +133,8 @@ Work ProcessGroup::all_reduce(const at::Tensor& tensor, const AllReduceOptions& 
   GroupImpl& group = get();
   Tensors tensors = one(tensor);
   const bool by_hand = averages_by_hand(group, options.op, tensor);
-  auto work = group.group->allreduce(tensors, reduction_options(by_hand ? ReduceOp::sum : options.op));
+  auto work =
+      group.group->allreduce(tensors, reduction_options(by_hand ? ReduceOp::sum : options.op));
   if (!by_hand) return make_work(std::move(work), options.async_op);
   return make_work(std::move(work), options.async_op,
                    [tensor, size = group.size()] { divide(tensor, size); });

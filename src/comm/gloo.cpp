@@ -40,9 +40,9 @@ c10::intrusive_ptr<ProcessGroupGloo::Options> gloo_options(const GlooOptions& op
   return result;
 }
 
-// Gloo writes to connections whose other end may be gone; the default answer to that is a signal which
-// ends the program. A program that handles the signal by itself keeps its handler. (Python ignores
-// the signal from the start.)
+// Gloo writes to connections whose other end may be gone; the default answer to that is a signal
+// which ends the program. A program that handles the signal by itself keeps its handler. (Python
+// ignores the signal from the start.)
 void ignore_broken_pipes() {
   struct sigaction current {};
   if (sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
@@ -64,8 +64,8 @@ GlooBackend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const GlooOp
 
   if (c10d::debug_level() == c10d::DebugLevel::Detail) {
     // The names are Python's, so that ranks of both languages check each other.
-    auto helper_store = c10::make_intrusive<c10d::PrefixStore>(
-        "pg_wrapper:" + options.group_name, store);
+    auto helper_store =
+        c10::make_intrusive<c10d::PrefixStore>("pg_wrapper:" + options.group_name, store);
     auto helper = c10::make_intrusive<ProcessGroupGloo>(helper_store, options.rank, options.size,
                                                         gloo_options(options));
     helper->setTimeout(options.timeout);

@@ -27,8 +27,8 @@ std::map<std::string, std::string> parse_backend(const std::string& text) {
     const std::string name = colon == std::string::npos ? "" : part.substr(colon + 1);
     if ((device != "cpu" && device != "cuda") || (name != "gloo" && name != "nccl") ||
         (device == "cpu" && name == "nccl")) {
-      throw InvalidArgument(concat("backend is '", text,
-                                   "'; it must be gloo, nccl or cpu:gloo,cuda:nccl"));
+      throw InvalidArgument(
+          concat("backend is '", text, "'; it must be gloo, nccl or cpu:gloo,cuda:nccl"));
     }
     by_device[device] = name;
   }
@@ -88,8 +88,7 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   }
 
   impl->group->setDefaultBackend(nccl ? BackendType::NCCL : BackendType::GLOO);
-  auto guarded_nccl =
-      nccl ? c10::make_intrusive<GuardedBackend>(nccl, impl->guard) : nullptr;
+  auto guarded_nccl = nccl ? c10::make_intrusive<GuardedBackend>(nccl, impl->guard) : nullptr;
   for (const auto& [device, name] : by_device) {
     if (name == "gloo") {
       impl->group->setBackend(device_type(device), BackendType::GLOO, gloo);

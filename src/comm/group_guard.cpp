@@ -20,13 +20,12 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> ne
 // advice. What happened stands between those.
 std::string essence(std::string text) {
   text = std::regex_replace(text, std::regex(R"(^\[[^\]]*\.(cc|cpp|h):\d+\] )"), "");
-  for (const char* tail : {"\nException raised from", ". This is typically caused", "\nC++ CapturedTraceback",
-                           "\n"}) {
+  for (const char* tail :
+       {"\nException raised from", ". This is typically caused", "\nC++ CapturedTraceback", "\n"}) {
     if (const auto at = text.find(tail); at != std::string::npos) text.resize(at);
   }
   return text;
 }
-
 
 }  // namespace
 
@@ -40,8 +39,9 @@ GroupGuard::Verdict GroupGuard::judge(const std::string& text) const {
   Verdict verdict{.state = State::failed, .dead = {}, .reason = essence(text)};
   if (contains_any(text, {"Timed out", "timed out", "imeout"})) verdict.state = State::timed_out;
   if (contains_any(text, {"Connection closed by peer", "Connection reset", "Broken pipe",
-                          "Connection refused", "Read error", "Write error", "writev", "remote process exited",
-                          "NCCL communicator was aborted", "ncclRemoteError", "Socket Timeout"})) {
+                          "Connection refused", "Read error", "Write error", "writev",
+                          "remote process exited", "NCCL communicator was aborted",
+                          "ncclRemoteError", "Socket Timeout"})) {
     verdict.state = State::peer_lost;
   }
   if (verdict.state == State::failed) return verdict;
@@ -68,12 +68,11 @@ void GroupGuard::throw_verdict(const Verdict& verdict, const char* operation) co
       for (int dead : verdict.dead) {
         who += concat(who.empty() ? "" : ", ", "rank ", dead, options_.peers->describe(dead));
       }
-      throw PeerLost(
-          concat(start, "lost ", who.empty() ? "the connection to another rank" : who, ": ",
-                 verdict.reason),
-          {.rank = options_.global_ranks.at(options_.rank),
-           .peers = verdict.dead,
-           .operation = operation});
+      throw PeerLost(concat(start, "lost ", who.empty() ? "the connection to another rank" : who,
+                            ": ", verdict.reason),
+                     {.rank = options_.global_ranks.at(options_.rank),
+                      .peers = verdict.dead,
+                      .operation = operation});
     }
     case State::timed_out:
       throw Timeout(concat(start, verdict.reason,
@@ -140,8 +139,8 @@ void GroupGuard::abort() {
   std::unique_lock lock(mutex_);
   if (verdict_.state == State::working) verdict_.state = State::aborted;
   if (close_) close_();
-  // With every connection closed the backend's threads end by themselves; the limit is there so that
-  // a bug of a backend shows as a message and not as a hang.
+  // With every connection closed the backend's threads end by themselves; the limit is there so
+  // that a bug of a backend shows as a message and not as a hang.
   if (!idle_.wait_for(lock, std::chrono::seconds(30), [&] { return in_flight_ == 0; })) {
     std::fprintf(stderr, "lockstep: %sabort: %d operations are still in flight after 30 s\n",
                  prefix("abort").c_str(), in_flight_);

@@ -39,6 +39,8 @@ class GroupImpl {
 };
 
 /// Collectives of c10d take lists of tensors by non-const reference.
-inline std::vector<at::Tensor> one(const at::Tensor& tensor) { return {tensor}; }
+inline std::vector<at::Tensor> one(const at::Tensor& tensor) {
+  return {tensor};
+}
 
 }  // namespace lockstep

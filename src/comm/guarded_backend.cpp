@@ -172,8 +172,8 @@ WorkPtr GuardedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& inp
              [&] { return inner_->_reduce_scatter_base(output, input, options); });
 }
 
-WorkPtr GuardedBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+WorkPtr GuardedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const c10d::ReduceScatterOptions& options) {
   return run("reduce_scatter_tensor_coalesced",
              [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, options); });
 }

@@ -26,7 +26,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
-bool built_with_nccl() { return true; }
+bool built_with_nccl() {
+  return true;
+}
 
 #else
 
@@ -36,7 +38,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
       "backend nccl: this build has no CUDA; configure with -DLOCKSTEP_CUDA=ON (preset cuda)");
 }
 
-bool built_with_nccl() { return false; }
+bool built_with_nccl() {
+  return false;
+}
 
 #endif
 

@@ -7,8 +7,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/StreamGuard.h>
 
 #include "comm/messages.h"
 #include "comm/ordered_sum.h"
@@ -119,7 +119,8 @@ void OrderedReduction::exchange_all(const at::Tensor& flat, int tag, double divi
   std::deque<InFlight> in_flight;
   const auto start = [&](std::int64_t index) {
     const std::int64_t begin = index * piece, end = std::min(count, begin + piece);
-    InFlight next{.messages = Messages(group_->gloo, tag), .own = piece_of(flat, begin, end), .slots = {}};
+    InFlight next{
+        .messages = Messages(group_->gloo, tag), .own = piece_of(flat, begin, end), .slots = {}};
     // Receives first, so that the peers' data finds its place waiting.
     for (int peer = 0; peer < size; ++peer) {
       next.slots.push_back(peer == rank ? next.own : at::empty_like(next.own));
@@ -143,7 +144,8 @@ void OrderedReduction::exchange_all(const at::Tensor& flat, int tag, double divi
 void OrderedReduction::exchange_shards(const at::Tensor& flat, int tag, double divisor) {
   const int size = group_->size(), rank = group_->rank;
   const std::int64_t count = flat.numel();
-  const std::int64_t segment = std::min<std::int64_t>(count, kPieceBytes / flat.element_size() * size);
+  const std::int64_t segment =
+      std::min<std::int64_t>(count, kPieceBytes / flat.element_size() * size);
   const std::int64_t segments = (count + segment - 1) / segment;
   const auto shard = [&](std::int64_t index, int owner) {
     const std::int64_t begin = index * segment, end = std::min(count, begin + segment);
@@ -236,8 +238,8 @@ FuturePtr OrderedReduction::mean_on_device(const at::Tensor& tensor) {
   group_->group->alltoall_base(theirs, mine, equal, equal)->wait();
 
   const bool narrow_type = flat.scalar_type() == at::kBFloat16 || flat.scalar_type() == at::kHalf;
-  const at::Tensor slots = narrow_type ? theirs.view({size, shard}).to(at::kFloat)
-                                       : theirs.view({size, shard});
+  const at::Tensor slots =
+      narrow_type ? theirs.view({size, shard}).to(at::kFloat) : theirs.view({size, shard});
   at::Tensor sum = slots.select(0, 0).clone();
   for (int slot = 1; slot < size; ++slot) sum.add_(slots.select(0, slot));
   at::Tensor result = sum.div_(divisor_).to(flat.scalar_type());

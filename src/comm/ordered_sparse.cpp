@@ -39,11 +39,13 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
   const int tag = next_tag();
   try {
     const at::Tensor own = tensor.cpu().coalesce();
-    const at::Tensor own_indices = own.indices().contiguous(), own_values = own.values().contiguous();
+    const at::Tensor own_indices = own.indices().contiguous(),
+                     own_values = own.values().contiguous();
     at::Tensor own_count = at::empty({1}, at::kLong);
     *own_count.mutable_data_ptr<std::int64_t>() = own_values.size(0);
 
-    const auto counts = exchange(group, tag, own_count, [](int) { return at::empty({1}, at::kLong); });
+    const auto counts =
+        exchange(group, tag, own_count, [](int) { return at::empty({1}, at::kLong); });
     const auto count_of = [&](int rank) { return *counts[rank].const_data_ptr<std::int64_t>(); };
     const auto indices = exchange(group, tag, own_indices, [&](int rank) {
       return at::empty({own_indices.size(0), count_of(rank)}, own_indices.options());

@@ -15,7 +15,8 @@ template <typename T>
 using Inputs = std::vector<const T*>;
 
 template <typename T, typename Sum>
-void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count, Sum divisor, T* out) {
+void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count, Sum divisor,
+                T* out) {
   std::array<Sum, kBlock> sums;
   const T* first = inputs[0] + begin;
   for (std::int64_t i = 0; i < count; ++i) sums[i] = static_cast<Sum>(first[i]);
@@ -53,10 +54,14 @@ void mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor
 
 void ordered_mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
   switch (out.scalar_type()) {
-    case at::kFloat: return mean<float, float>(slots, divisor, out);
-    case at::kDouble: return mean<double, double>(slots, divisor, out);
-    case at::kBFloat16: return mean<at::BFloat16, float>(slots, divisor, out);
-    case at::kHalf: return mean<at::Half, float>(slots, divisor, out);
+    case at::kFloat:
+      return mean<float, float>(slots, divisor, out);
+    case at::kDouble:
+      return mean<double, double>(slots, divisor, out);
+    case at::kBFloat16:
+      return mean<at::BFloat16, float>(slots, divisor, out);
+    case at::kHalf:
+      return mean<at::Half, float>(slots, divisor, out);
     default:
       throw InvalidArgument(concat("ordered reduction: gradients of type ", out.scalar_type(),
                                    " are not supported; use Reduction::native"));

@@ -41,8 +41,9 @@ void first_then_others(World& world, bool first, const std::string& key, int fir
     }
   }
   if (word.front() == '!') {
-    throw RemoteError(first_rank, concat("rank ", first_rank, " failed in a section that it runs first: ",
-                                         word.substr(1)));
+    throw RemoteError(
+        first_rank,
+        concat("rank ", first_rank, " failed in a section that it runs first: ", word.substr(1)));
   }
   fn();
 }

@@ -33,8 +33,8 @@ int parse_int(const std::string& what, const std::string& text) {
 Url parse_url(const std::string& text) {
   const auto scheme_end = text.find("://");
   if (scheme_end == std::string::npos) {
-    throw InvalidArgument(concat("init_method is '", text,
-                                 "'; it must be env://, tcp://host:port or file:///path"));
+    throw InvalidArgument(
+        concat("init_method is '", text, "'; it must be env://, tcp://host:port or file:///path"));
   }
   Url url{.scheme = text.substr(0, scheme_end)};
   std::string rest = text.substr(scheme_end + 3);
@@ -113,23 +113,23 @@ RankEnvironment find_place(const InitOptions& options, const Url& url,
 
 void check_place(const RankEnvironment& place) {
   if (place.world_size <= 0) {
-    throw InvalidArgument(concat("init: world_size is ", place.world_size, "; it must be positive"));
+    throw InvalidArgument(
+        concat("init: world_size is ", place.world_size, "; it must be positive"));
   }
   if (place.rank < 0 || place.rank >= place.world_size) {
-    throw InvalidArgument(concat("init: rank ", place.rank, " is outside [0, world_size) with world_size ",
-                                 place.world_size));
+    throw InvalidArgument(concat("init: rank ", place.rank,
+                                 " is outside [0, world_size) with world_size ", place.world_size));
   }
 }
 
-void use_tcp_store(Meeting& meeting, const InitOptions& options, const std::string& host, int port) {
+void use_tcp_store(Meeting& meeting, const InitOptions& options, const std::string& host,
+                   int port) {
   const bool serve = meeting.place.rank == 0 && !meeting.place.use_agent_store;
   meeting.hosts_store = serve;
   try {
-    meeting.store = connect_tcp_store({.host = host,
-                                       .port = port,
-                                       .serve = serve,
-                                       .timeout = options.rendezvous_timeout},
-                                      meeting.place.world_size, &meeting.store_port);
+    meeting.store = connect_tcp_store(
+        {.host = host, .port = port, .serve = serve, .timeout = options.rendezvous_timeout},
+        meeting.place.world_size, &meeting.store_port);
   } catch (const Timeout& timeout) {
     throw Timeout(concat("init: rank ", meeting.place.rank, ": ",
                          meeting.place.use_agent_store ? "the launcher's store" : "rank 0",
@@ -161,8 +161,9 @@ Meeting meet(const InitOptions& options, const Environment& environment) {
   } else if (meeting.place.world_size == 1 && meeting.place.master_addr.empty()) {
     meeting.store = c10::make_intrusive<c10d::HashStore>();
   } else if (meeting.place.master_addr.empty() || !meeting.place.master_port) {
-    throw InvalidArgument(concat("init: ", meeting.place.master_addr.empty() ? "MASTER_ADDR" : "MASTER_PORT",
-                                 " is not set; with env:// it says where rank 0 can be reached"));
+    throw InvalidArgument(
+        concat("init: ", meeting.place.master_addr.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+               " is not set; with env:// it says where rank 0 can be reached"));
   } else {
     use_tcp_store(meeting, options, meeting.place.master_addr, *meeting.place.master_port);
   }

@@ -14,9 +14,13 @@
 namespace lockstep {
 namespace {
 
-at::Tensor lengths_tensor(std::int64_t count) { return at::empty({count}, at::kLong); }
+at::Tensor lengths_tensor(std::int64_t count) {
+  return at::empty({count}, at::kLong);
+}
 
-at::Tensor bytes_tensor(std::int64_t length) { return at::empty({length}, at::kByte); }
+at::Tensor bytes_tensor(std::int64_t length) {
+  return at::empty({length}, at::kByte);
+}
 
 void copy_in(const std::string& text, const at::Tensor& bytes) {
   std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
@@ -26,7 +30,9 @@ std::string copy_out(const at::Tensor& bytes, std::int64_t length) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(length)};
 }
 
-nlohmann::json parse(const std::string& text) { return nlohmann::json::parse(text); }
+nlohmann::json parse(const std::string& text) {
+  return nlohmann::json::parse(text);
+}
 
 std::vector<nlohmann::json> parse_all(const std::vector<std::string>& texts) {
   std::vector<nlohmann::json> values;
@@ -56,7 +62,8 @@ std::vector<std::string> ProcessGroup::all_gather_string(const std::string& valu
   all_gather(lengths, length);
 
   std::int64_t longest = 1;  // backends do not like empty tensors
-  for (const auto& each : lengths) longest = std::max(longest, *each.const_data_ptr<std::int64_t>());
+  for (const auto& each : lengths)
+    longest = std::max(longest, *each.const_data_ptr<std::int64_t>());
   at::Tensor bytes = bytes_tensor(longest);
   copy_in(value, bytes);
   std::vector<at::Tensor> gathered;
@@ -72,8 +79,8 @@ std::vector<std::string> ProcessGroup::all_gather_string(const std::string& valu
 
 std::vector<std::string> ProcessGroup::gather_string(const std::string& value, int root) {
   if (root < 0 || root >= size()) {
-    throw InvalidArgument(concat("gather_string: root ", root, " is outside the group's ranks [0, ",
-                                 size(), ")"));
+    throw InvalidArgument(
+        concat("gather_string: root ", root, " is outside the group's ranks [0, ", size(), ")"));
   }
   auto values = all_gather_string(value);
   if (rank() != root) values.clear();
@@ -130,16 +137,18 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     }
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw PeerLost(concat("rank ", group.global_ranks[group.rank], ": monitored_barrier: the store is gone: ",
-                          text.substr(0, text.find('\n'))),
-                   {.rank = group.global_ranks[group.rank],
-                    .peers = group.peers->find_dead(),
-                    .operation = "monitored_barrier"});
+    throw PeerLost(
+        concat("rank ", group.global_ranks[group.rank],
+               ": monitored_barrier: the store is gone: ", text.substr(0, text.find('\n'))),
+        {.rank = group.global_ranks[group.rank],
+         .peers = group.peers->find_dead(),
+         .operation = "monitored_barrier"});
   }
   if (absent.empty()) return;
-  throw Timeout(concat("rank ", group.global_ranks[group.rank], ": monitored_barrier: ", list_ranks(absent),
-                       " did not arrive within ", std::chrono::duration<double>(timeout).count(), " s"),
-                absent);
+  throw Timeout(
+      concat("rank ", group.global_ranks[group.rank], ": monitored_barrier: ", list_ranks(absent),
+             " did not arrive within ", std::chrono::duration<double>(timeout).count(), " s"),
+      absent);
 }
 
 }  // namespace lockstep

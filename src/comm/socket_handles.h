@@ -10,9 +10,9 @@ namespace lockstep {
 /// can be shut down from outside.
 ///
 /// Gloo has no way to end an operation that waits for a peer: closing its connections wakes the
-/// peers but not the local waiters. Shutting down the sockets does wake them, because Gloo then reads
-/// an end of file from every peer. A duplicated descriptor stays valid whatever the library does with
-/// its own, so a number that was closed and given to another file cannot be hit.
+/// peers but not the local waiters. Shutting down the sockets does wake them, because Gloo then
+/// reads an end of file from every peer. A duplicated descriptor stays valid whatever the library
+/// does with its own, so a number that was closed and given to another file cannot be hit.
 class SocketHandles {
  public:
   /// What is open now. Made before the library opens its connections.
@@ -26,7 +26,8 @@ class SocketHandles {
   };
 
   SocketHandles() = default;
-  SocketHandles(SocketHandles&& other) noexcept : descriptors_(std::exchange(other.descriptors_, {})) {}
+  SocketHandles(SocketHandles&& other) noexcept
+      : descriptors_(std::exchange(other.descriptors_, {})) {}
   SocketHandles& operator=(SocketHandles&& other) noexcept;
   ~SocketHandles();
 

@@ -69,17 +69,18 @@ std::vector<Subprocess> start_all(int nprocs, int port, const ErrorFolder& error
   const auto environment = Environment::of_process();
   std::vector<Subprocess> processes;
   for (int rank = 0; rank < nprocs; ++rank) {
-    SubprocessOptions options{.argv = own_command_line(),
-                              .set_environment = {{kMark, concat(calls_so_far, "/", rank)},
-                                                  {"RANK", std::to_string(rank)},
-                                                  {"LOCAL_RANK", std::to_string(rank)},
-                                                  {"WORLD_SIZE", std::to_string(nprocs)},
-                                                  {"LOCAL_WORLD_SIZE", std::to_string(nprocs)},
-                                                  {"GROUP_RANK", "0"},
-                                                  {"MASTER_ADDR", "127.0.0.1"},
-                                                  {"MASTER_PORT", std::to_string(port)},
-                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                                  {"TORCHELASTIC_ERROR_FILE", errors.file_of(rank)}}};
+    SubprocessOptions options{
+        .argv = own_command_line(),
+        .set_environment = {{kMark, concat(calls_so_far, "/", rank)},
+                            {"RANK", std::to_string(rank)},
+                            {"LOCAL_RANK", std::to_string(rank)},
+                            {"WORLD_SIZE", std::to_string(nprocs)},
+                            {"LOCAL_WORLD_SIZE", std::to_string(nprocs)},
+                            {"GROUP_RANK", "0"},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", std::to_string(port)},
+                            {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                            {"TORCHELASTIC_ERROR_FILE", errors.file_of(rank)}}};
     // Otherwise every process starts a thread for every core.
     if (nprocs > 1 && !environment.has("OMP_NUM_THREADS")) {
       options.set_environment["OMP_NUM_THREADS"] = "1";
@@ -96,7 +97,8 @@ std::optional<int> wait_for_all(std::vector<Subprocess>& processes) {
     for (std::size_t rank = 0; rank < processes.size(); ++rank) {
       const auto status = processes[rank].wait_for(std::chrono::milliseconds(0));
       if (status && !status->success()) return static_cast<int>(rank);
-      if (!status) watched.push_back({.fd = processes[rank].pidfd(), .events = POLLIN, .revents = 0});
+      if (!status)
+        watched.push_back({.fd = processes[rank].pidfd(), .events = POLLIN, .revents = 0});
     }
     if (watched.empty()) return std::nullopt;
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) throw_errno("spawn: poll");
@@ -135,7 +137,8 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs) {
     if (call < calls_so_far) throw InvalidArgument("spawn: called inside a spawned process");
     return;  // an earlier call of main(), whose ranks have ended long ago
   }
-  if (nprocs <= 0) throw InvalidArgument(concat("spawn: nprocs is ", nprocs, "; it must be positive"));
+  if (nprocs <= 0)
+    throw InvalidArgument(concat("spawn: nprocs is ", nprocs, "; it must be positive"));
 
   // The store lives here, so that it outlives rank 0.
   const Store store = Store::tcp({.serve = true});
@@ -145,9 +148,9 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs) {
   if (!failed) return;
   const ExitStatus status = *processes[*failed].status();
   stop_all(processes);
-  throw SpawnFailed(
-      concat("spawn: rank ", *failed, " ended with ", status.describe(), errors.message_of(*failed)),
-      {.rank = *failed, .exit_code = status.exit_code, .signal = status.signal});
+  throw SpawnFailed(concat("spawn: rank ", *failed, " ended with ", status.describe(),
+                           errors.message_of(*failed)),
+                    {.rank = *failed, .exit_code = status.exit_code, .signal = status.signal});
 }
 
 }  // namespace lockstep

@@ -26,8 +26,7 @@ bool is_loopback(const std::string& host) {
 // ranks of one machine, and reports a taken port in five lines.
 int listen_on(const std::string& host, int port) {
   const bool version6 = host == "::1";
-  const int descriptor =
-      socket(version6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int descriptor = socket(version6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) throw_errno("socket");
   const int on = 1;
   setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -50,8 +49,9 @@ int listen_on(const std::string& host, int port) {
     const int code = errno;
     close(descriptor);
     if (code == EADDRINUSE) {
-      throw InvalidArgument(concat("port ", port, " of ", host,
-                                   " is in use by another program; choose a free one (MASTER_PORT)"));
+      throw InvalidArgument(
+          concat("port ", port, " of ", host,
+                 " is in use by another program; choose a free one (MASTER_PORT)"));
     }
     errno = code;
     throw_errno(concat("listening on port ", port, " of ", host));
@@ -89,7 +89,8 @@ auto translated(const char* operation, const std::string& key, Call call) {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> connect_tcp_store(const TcpStoreOptions& options,
-                                                  std::optional<int> count_as_worker_of, int* port) {
+                                                  std::optional<int> count_as_worker_of,
+                                                  int* port) {
   if (options.port < 0 || options.port > 65535) {
     throw InvalidArgument(concat("store: port ", options.port, " is outside 0..65535"));
   }
@@ -152,16 +153,19 @@ bool Store::check(const std::vector<std::string>& keys) {
 }
 
 void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  translated("wait", keys.empty() ? "" : keys.front(),
-             [&] { impl_->native->wait(keys, timeout); });
+  translated("wait", keys.empty() ? "" : keys.front(), [&] { impl_->native->wait(keys, timeout); });
 }
 
-int Store::port() const { return impl_->port; }
+int Store::port() const {
+  return impl_->port;
+}
 
 Store wrap_store(c10::intrusive_ptr<c10d::Store> store) {
   return Store(std::make_shared<Store::Impl>(Store::Impl{.native = std::move(store), .port = 0}));
 }
 
-c10::intrusive_ptr<c10d::Store> unwrap(const Store& store) { return store.impl()->native; }
+c10::intrusive_ptr<c10d::Store> unwrap(const Store& store) {
+  return store.impl()->native;
+}
 
 }  // namespace lockstep

@@ -8,8 +8,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/api/include/torch/cuda.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/debug.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/arrival.h"
 #include "comm/group_factory.h"
@@ -155,14 +155,15 @@ void World::Impl::connect() {
 }
 
 // A world that follows another at the same place must not meet on the old one's store, which lives
-// until the old rank 0 has closed it. Rank 0 marks a new store as open for the epoch; the others look
-// for the mark, and come again when the store they found ends first.
+// until the old rank 0 has closed it. Rank 0 marks a new store as open for the epoch; the others
+// look for the mark, and come again when the store they found ends first.
 void World::Impl::meet_in_epoch(const Environment& environment) {
   const auto deadline = std::chrono::steady_clock::now() + options.rendezvous_timeout;
   const std::string mark = concat("lockstep_open/", epoch);
   while (true) {
     meeting = meet(options, environment);
-    if (epoch == 0 || options.store || meeting.store_port == 0 || meeting.place.use_agent_store) return;
+    if (epoch == 0 || options.store || meeting.store_port == 0 || meeting.place.use_agent_store)
+      return;
     try {
       if (meeting.hosts_store) {
         meeting.store->set(mark, std::string("1"));
@@ -183,8 +184,8 @@ World init(const InitOptions& options) {
   impl->options = options;
   const std::string where =
       options.store ? concat("store ", options.store->impl().get())
-                    : concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""), " ",
-                             environment.get("MASTER_PORT").value_or(""));
+                    : concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""),
+                             " ", environment.get("MASTER_PORT").value_or(""));
   const std::int64_t formed_before = next_epoch(where);
   impl->epoch = options.epoch.value_or(formed_before);
   if (impl->epoch < 0) {
@@ -193,11 +194,11 @@ World init(const InitOptions& options) {
   impl->meet_in_epoch(environment);
   const auto& place = impl->meeting.place;
   impl->device = choose_device(options.device, place.local_rank);
-  impl->backend = !options.backend.empty()  ? options.backend
+  impl->backend = !options.backend.empty() ? options.backend
                   : impl->device.is_cuda() ? "cpu:gloo,cuda:nccl"
                                            : "gloo";
-  impl->user_store = wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch),
-                                                          impl->meeting.store)));
+  impl->user_store =
+      wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch), impl->meeting.store)));
   impl->connect();
   return World(std::move(impl));
 }
@@ -211,17 +212,37 @@ World& World::operator=(World&& other) noexcept {
   return *this;
 }
 
-World::~World() { destroy(); }
+World::~World() {
+  destroy();
+}
 
-int World::rank() const { return impl_->rank(); }
-int World::world_size() const { return impl_->world_size(); }
-int World::local_rank() const { return impl_->meeting.place.local_rank; }
-int World::local_world_size() const { return impl_->meeting.place.local_world_size; }
-int World::node_rank() const { return impl_->meeting.place.node_rank; }
-c10::Device World::device() const { return impl_->device; }
-std::int64_t World::epoch() const { return impl_->epoch; }
-Store& World::store() { return *impl_->user_store; }
-ProcessGroup& World::group() { return impl_->world_group; }
+int World::rank() const {
+  return impl_->rank();
+}
+int World::world_size() const {
+  return impl_->world_size();
+}
+int World::local_rank() const {
+  return impl_->meeting.place.local_rank;
+}
+int World::local_world_size() const {
+  return impl_->meeting.place.local_world_size;
+}
+int World::node_rank() const {
+  return impl_->meeting.place.node_rank;
+}
+c10::Device World::device() const {
+  return impl_->device;
+}
+std::int64_t World::epoch() const {
+  return impl_->epoch;
+}
+Store& World::store() {
+  return *impl_->user_store;
+}
+ProcessGroup& World::group() {
+  return impl_->world_group;
+}
 
 ProcessGroup World::new_group(const NewGroupOptions& options) {
   std::vector<int> ranks = options.ranks;
@@ -229,7 +250,8 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
   if (ranks.empty()) throw InvalidArgument("new_group: ranks is empty");
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= world_size()) {
-      throw InvalidArgument(concat("new_group: rank ", ranks[i], " is outside [0, ", world_size(), ")"));
+      throw InvalidArgument(
+          concat("new_group: rank ", ranks[i], " is outside [0, ", world_size(), ")"));
     }
     if (i > 0 && ranks[i] == ranks[i - 1]) {
       throw InvalidArgument(concat("new_group: rank ", ranks[i], " is listed twice"));

@@ -31,8 +31,10 @@ struct Sink : torch::autograd::Function<Sink> {
     return outputs;
   }
 
-  static variable_list backward(torch::autograd::AutogradContext* context, variable_list gradients) {
-    c10::static_intrusive_pointer_cast<Callback>(context->saved_data["callback"].toCapsule())->call();
+  static variable_list backward(torch::autograd::AutogradContext* context,
+                                variable_list gradients) {
+    c10::static_intrusive_pointer_cast<Callback>(context->saved_data["callback"].toCapsule())
+        ->call();
     variable_list result{at::Tensor()};  // for the callback
     result.insert(result.end(), gradients.begin(), gradients.end());
     return result;

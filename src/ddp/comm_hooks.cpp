@@ -8,8 +8,8 @@ namespace {
 
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-/// Calls back into the engine, which knows how buckets are reduced. The reducer owns this object and
-/// the engine owns the reducer, so the pointer is valid as long as it is used.
+/// Calls back into the engine, which knows how buckets are reduced. The reducer owns this object
+/// and the engine owns the reducer, so the pointer is valid as long as it is used.
 class EngineHook : public c10d::CommHookInterface {
  public:
   explicit EngineHook(DataParallelEngine::Impl& engine) : engine_(engine) {}
@@ -54,9 +54,12 @@ FuturePtr decompressed(const FuturePtr& future, const at::Tensor& into) {
 
 const char* name_of(CommHook hook) {
   switch (hook) {
-    case CommHook::allreduce: return "allreduce";
-    case CommHook::fp16_compress: return "fp16_compress";
-    case CommHook::bf16_compress: return "bf16_compress";
+    case CommHook::allreduce:
+      return "allreduce";
+    case CommHook::fp16_compress:
+      return "fp16_compress";
+    case CommHook::bf16_compress:
+      return "bf16_compress";
   }
   throw InvalidArgument(concat("CommHook ", static_cast<int>(hook), " does not exist"));
 }
@@ -82,9 +85,12 @@ FuturePtr DataParallelEngine::Impl::run_hook(c10d::GradBucket& bucket) {
                                                  : OrderedReduction::Urgency::overlap);
   };
   switch (hook) {
-    case CommHook::fp16_compress: return decompressed(mean(buffer.to(at::kHalf)), buffer);
-    case CommHook::bf16_compress: return decompressed(mean(buffer.to(at::kBFloat16)), buffer);
-    default: return mean(buffer);
+    case CommHook::fp16_compress:
+      return decompressed(mean(buffer.to(at::kHalf)), buffer);
+    case CommHook::bf16_compress:
+      return decompressed(mean(buffer.to(at::kBFloat16)), buffer);
+    default:
+      return mean(buffer);
   }
 }
 

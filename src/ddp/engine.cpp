@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include <ATen/core/grad_mode.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/api/include/torch/nn/module.h>
+#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/reducer_factory.h"
@@ -14,7 +14,8 @@ namespace lockstep {
 namespace {
 
 std::string describe(const at::Tensor& tensor) {
-  return concat(tensor.sizes(), " ", tensor.scalar_type(), tensor.requires_grad() ? "" : ", frozen");
+  return concat(tensor.sizes(), " ", tensor.scalar_type(),
+                tensor.requires_grad() ? "" : ", frozen");
 }
 
 /// A broadcast writes into buffers in place; autograd would take that for a change by the user and
@@ -42,8 +43,8 @@ Reduction choose_reduction(Reduction wanted, const GroupImpl& group, at::Device 
   if (wanted != Reduction::automatic) return wanted;
   const bool nccl = group.backend.find("nccl") != std::string::npos && !device.is_cpu();
   // A rank of another language only knows the backend's own all-reduce.
-  const bool all_lockstep = std::ranges::all_of(
-      group.global_ranks, [&](int rank) { return group.peers->knows(rank); });
+  const bool all_lockstep =
+      std::ranges::all_of(group.global_ranks, [&](int rank) { return group.peers->knows(rank); });
   return nccl || !all_lockstep ? Reduction::native : Reduction::ordered;
 }
 
@@ -77,7 +78,8 @@ DataParallelEngine::DataParallelEngine(const ProcessGroup& group,
   impl_->set_up();
 }
 
-DataParallelEngine::DataParallelEngine(const ProcessGroup& group, std::vector<NamedTensor> parameters,
+DataParallelEngine::DataParallelEngine(const ProcessGroup& group,
+                                       std::vector<NamedTensor> parameters,
                                        const DistributedDataParallelOptions& options)
     : impl_(std::make_shared<Impl>()) {
   impl_->handle = group;
@@ -87,7 +89,8 @@ DataParallelEngine::DataParallelEngine(const ProcessGroup& group, std::vector<Na
   }
   for (const auto& each : parameters) {
     if (!each.tensor || !each.tensor->defined()) {
-      throw InvalidArgument(concat("DistributedDataParallel: parameter '", each.name, "' is undefined"));
+      throw InvalidArgument(
+          concat("DistributedDataParallel: parameter '", each.name, "' is undefined"));
     }
     if (!each.tensor->requires_grad()) {
       impl_->other_parameters.push_back(*each.tensor);
@@ -154,19 +157,20 @@ void DataParallelEngine::Impl::set_up() {
     register_hook_with_reducer();
   }
   if (group->rank == 0 && group->name == "0" && !std::getenv("LOCKSTEP_QUIET")) {
-    std::fprintf(stderr, "lockstep: %d ranks, %s, reduction %s (docs/determinism.md)\n", group->size(),
-                 group->backend.c_str(),
-                 reduction == Reduction::ordered
-                     ? "ordered: bit-identical for the same ranks, threads, torch build and machine type"
-                     : "native: the backend's order of addition");
+    std::fprintf(
+        stderr, "lockstep: %d ranks, %s, reduction %s (docs/determinism.md)\n", group->size(),
+        group->backend.c_str(),
+        reduction == Reduction::ordered
+            ? "ordered: bit-identical for the same ranks, threads, torch build and machine type"
+            : "native: the backend's order of addition");
   }
 }
 
 // A rank of another language takes part in PyTorch's own check, which names counts and shapes.
 // Among themselves, lockstep ranks compare a hash and, if it differs, tell the first difference.
 void DataParallelEngine::Impl::verify_across_ranks() {
-  const bool all_lockstep = std::ranges::all_of(
-      group->global_ranks, [&](int rank) { return group->peers->knows(rank); });
+  const bool all_lockstep =
+      std::ranges::all_of(group->global_ranks, [&](int rank) { return group->peers->knows(rank); });
   if (!all_lockstep) {
     c10d::verify_params_across_processes(group->group, parameters, std::nullopt);
     return;
@@ -181,17 +185,18 @@ void DataParallelEngine::Impl::verify_across_ranks() {
 
   const auto tables = handle.all_gather_json(table);
   const auto entry = [](const nlohmann::json& list, std::size_t i) {
-    return i < list.size() ? concat(list[i][0].get<std::string>(), " ", list[i][1].get<std::string>())
-                           : std::string("no parameter");
+    return i < list.size()
+               ? concat(list[i][0].get<std::string>(), " ", list[i][1].get<std::string>())
+               : std::string("no parameter");
   };
   for (std::size_t rank = 1; rank < tables.size(); ++rank) {
     for (std::size_t i = 0; i < std::max(tables[0].size(), tables[rank].size()); ++i) {
       if (entry(tables[0], i) == entry(tables[rank], i)) continue;
-      throw InvalidArgument(concat(
-          "DistributedDataParallel: the models differ: parameter ", i, " is ", entry(tables[0], i),
-          " on rank ", group->global_ranks[0], " and ", entry(tables[rank], i), " on rank ",
-          group->global_ranks[rank], " (", tables[0].size(), " and ", tables[rank].size(),
-          " parameters)"));
+      throw InvalidArgument(concat("DistributedDataParallel: the models differ: parameter ", i,
+                                   " is ", entry(tables[0], i), " on rank ", group->global_ranks[0],
+                                   " and ", entry(tables[rank], i), " on rank ",
+                                   group->global_ranks[rank], " (", tables[0].size(), " and ",
+                                   tables[rank].size(), " parameters)"));
     }
   }
 }
@@ -206,7 +211,8 @@ std::vector<at::Tensor> DataParallelEngine::Impl::buffers() const {
 void DataParallelEngine::Impl::broadcast_state(int source, bool with_buffers) {
   std::vector<at::Tensor> state;
   if (module) {
-    for (const auto& walked : walk_parameters(*module, ignored)) state.push_back(walked.tensor.detach());
+    for (const auto& walked : walk_parameters(*module, ignored))
+      state.push_back(walked.tensor.detach());
   } else {
     for (const auto& parameter : parameters) state.push_back(parameter.detach());
   }
@@ -231,9 +237,10 @@ void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& in
   Impl& self = *impl_;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i]->defined() && inputs[i]->device().type() != self.device().type()) {
-      throw InvalidArgument(concat("DistributedDataParallel: input tensor ", i, " of the forward is on ",
-                                   inputs[i]->device().str(), " but the model is on ",
-                                   self.device().str(), "; move it with .to(...)"));
+      throw InvalidArgument(concat("DistributedDataParallel: input tensor ", i,
+                                   " of the forward is on ", inputs[i]->device().str(),
+                                   " but the model is on ", self.device().str(),
+                                   "; move it with .to(...)"));
     }
   }
   self.group->guard->check_usable("forward");
@@ -307,8 +314,12 @@ std::map<std::string, std::string> DataParallelEngine::logging_data() const {
   return all;
 }
 
-const std::vector<std::string>& DataParallelEngine::parameter_names() const { return impl_->names; }
+const std::vector<std::string>& DataParallelEngine::parameter_names() const {
+  return impl_->names;
+}
 
-Reduction DataParallelEngine::reduction() const { return impl_->reduction; }
+Reduction DataParallelEngine::reduction() const {
+  return impl_->reduction;
+}
 
 }  // namespace lockstep

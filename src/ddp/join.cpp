@@ -46,7 +46,8 @@ void DataParallelEngine::Impl::announce_presence() {
   }
   if (ordered) {
     work->wait();
-    ordered->set_divisor(joining->divide_by_initial_world_size ? group->size() : present.item<double>());
+    ordered->set_divisor(joining->divide_by_initial_world_size ? group->size()
+                                                               : present.item<double>());
   } else {
     reducer->set_forward_pass_work_handle(work, joining->divide_by_initial_world_size);
   }
@@ -84,9 +85,8 @@ void DataParallelEngine::Impl::shadow_one_step() {
 void DataParallelEngine::join(const std::function<void()>& loop, const JoinOptions& options) {
   Impl& self = *impl_;
   if (self.joining) throw InvalidArgument("join: this model is already inside a join");
-  self.joining = Impl::Joining{
-      .divide_by_initial_world_size = options.divide_by_initial_world_size,
-      .throw_on_early_termination = options.throw_on_early_termination};
+  self.joining = Impl::Joining{.divide_by_initial_world_size = options.divide_by_initial_world_size,
+                               .throw_on_early_termination = options.throw_on_early_termination};
   self.logger->set_uneven_input_join();
   const auto leave = [&] {
     self.joining.reset();

@@ -50,6 +50,8 @@ std::vector<WalkedTensor> walk_buffers(const torch::nn::Module& module,
   return walk(module, ignored, [](const auto& each) { return each.named_buffers(false); });
 }
 
-std::string module_name(const torch::nn::Module& module) { return module.name(); }
+std::string module_name(const torch::nn::Module& module) {
+  return module.name();
+}
 
 }  // namespace lockstep

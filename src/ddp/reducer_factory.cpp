@@ -18,7 +18,8 @@ struct BucketCaps {
 
 std::int64_t to_bytes(double mebibytes, const char* option) {
   if (!(mebibytes > 0) || mebibytes > 1e9) {
-    throw InvalidArgument(concat(option, " is ", mebibytes, "; it must be a positive number of MiB"));
+    throw InvalidArgument(
+        concat(option, " is ", mebibytes, "; it must be a positive number of MiB"));
   }
   return static_cast<std::int64_t>(mebibytes * kBytesPerMiB);
 }
@@ -57,7 +58,8 @@ std::vector<std::size_t> initial_limits(const BucketCaps& caps,
 // A template, so that the constructor which this release does not have is not compiled.
 template <typename Reducer, typename... Common>
 std::shared_ptr<Reducer> construct(const std::vector<std::int64_t>& cap_list, Common... common) {
-  if constexpr (std::is_constructible_v<Reducer, Common..., bool, bool, std::vector<std::int64_t>>) {
+  if constexpr (std::is_constructible_v<Reducer, Common..., bool, bool,
+                                        std::vector<std::int64_t>>) {
     return std::make_shared<Reducer>(common..., /*skip_all_reduce_unused_params=*/false,
                                      /*use_python_reducer=*/false, cap_list);
   } else {
@@ -80,10 +82,9 @@ std::shared_ptr<c10d::Reducer> make_reducer(const ReducerSpec& spec) {
 
   std::unordered_map<std::size_t, std::string> names;
   for (std::size_t i = 0; i < spec.names.size(); ++i) names[i] = spec.names[i];
-  return construct<c10d::Reducer>(caps.list, spec.parameters, buckets, spec.group,
-                                  spec.sparse_gradients, caps.cap,
-                                  spec.options.find_unused_parameters,
-                                  spec.options.gradient_as_bucket_view, names, caps.first);
+  return construct<c10d::Reducer>(
+      caps.list, spec.parameters, buckets, spec.group, spec.sparse_gradients, caps.cap,
+      spec.options.find_unused_parameters, spec.options.gradient_as_bucket_view, names, caps.first);
 }
 
 }  // namespace lockstep

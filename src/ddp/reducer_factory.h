@@ -19,8 +19,8 @@ struct ReducerSpec {
   DistributedDataParallelOptions options;
 };
 
-/// PyTorch's gradient engine, set up as Python's DistributedDataParallel sets it up. The only source
-/// file that knows how its constructor looks, which changes between releases of PyTorch.
+/// PyTorch's gradient engine, set up as Python's DistributedDataParallel sets it up. The only
+/// source file that knows how its constructor looks, which changes between releases of PyTorch.
 std::shared_ptr<c10d::Reducer> make_reducer(const ReducerSpec& spec);
 
 }  // namespace lockstep

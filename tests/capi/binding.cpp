@@ -9,7 +9,9 @@ namespace {
 
 std::string error;
 
-at::Tensor& tensor_of(lockstep_tensor* tensor) { return *reinterpret_cast<at::Tensor*>(tensor); }
+at::Tensor& tensor_of(lockstep_tensor* tensor) {
+  return *reinterpret_cast<at::Tensor*>(tensor);
+}
 
 lockstep_tensor* give(at::Tensor tensor) {
   return reinterpret_cast<lockstep_tensor*>(new at::Tensor(std::move(tensor)));
@@ -36,7 +38,15 @@ int binding_backward(lockstep_tensor* output) {
   }
 }
 
-const char* binding_error() { return error.c_str(); }
-float binding_value(lockstep_tensor* tensor) { return tensor_of(tensor).item<float>(); }
-float binding_gradient(lockstep_tensor* tensor) { return tensor_of(tensor).grad().item<float>(); }
-void binding_free(lockstep_tensor* tensor) { delete &tensor_of(tensor); }
+const char* binding_error() {
+  return error.c_str();
+}
+float binding_value(lockstep_tensor* tensor) {
+  return tensor_of(tensor).item<float>();
+}
+float binding_gradient(lockstep_tensor* tensor) {
+  return tensor_of(tensor).grad().item<float>();
+}
+void binding_free(lockstep_tensor* tensor) {
+  delete &tensor_of(tensor);
+}

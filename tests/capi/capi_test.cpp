@@ -14,18 +14,19 @@ TEST(CApi, a_program_in_c_trains_on_two_ranks) {
   const Store store = Store::tcp({.serve = true});
   std::vector<Subprocess> ranks;
   for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back(SubprocessOptions{.argv = {LOCKSTEP_C_PROGRAM},
-                                         .set_environment = {{"RANK", std::to_string(rank)},
-                                                             {"LOCAL_RANK", std::to_string(rank)},
-                                                             {"WORLD_SIZE", "2"},
-                                                             {"LOCAL_WORLD_SIZE", "2"},
-                                                             {"MASTER_ADDR", "127.0.0.1"},
-                                                             {"MASTER_PORT", std::to_string(store.port())},
-                                                             {"CUDA_VISIBLE_DEVICES", ""},
-                                                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
-                                         .unset_environment = {},
-                                         .stdout_path = folder / concat("out", rank),
-                                         .stderr_path = folder / concat("out", rank)});
+    ranks.emplace_back(
+        SubprocessOptions{.argv = {LOCKSTEP_C_PROGRAM},
+                          .set_environment = {{"RANK", std::to_string(rank)},
+                                              {"LOCAL_RANK", std::to_string(rank)},
+                                              {"WORLD_SIZE", "2"},
+                                              {"LOCAL_WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", std::to_string(store.port())},
+                                              {"CUDA_VISIBLE_DEVICES", ""},
+                                              {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+                          .unset_environment = {},
+                          .stdout_path = folder / concat("out", rank),
+                          .stderr_path = folder / concat("out", rank)});
   }
   for (int rank = 0; rank < 2; ++rank) {
     const auto status = ranks[rank].wait_for(std::chrono::seconds(60));

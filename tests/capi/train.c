@@ -1,6 +1,6 @@
-/* A C program that trains a linear model on several ranks. Its tensors and autograd come from a small
- * stand-in for a language binding (binding.cpp); everything else is the C API. Exits with 0 when all
- * that it checks holds. */
+/* A C program that trains a linear model on several ranks. Its tensors and autograd come from a
+ * small stand-in for a language binding (binding.cpp); everything else is the C API. Exits with 0
+ * when all that it checks holds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,13 @@
 #include "binding.h"
 #include "lockstep/lockstep.h"
 
-#define CHECK(condition)                                                                    \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      fprintf(stderr, "%s:%d: %s does not hold (%s)\n", __FILE__, __LINE__, #condition,     \
-              lockstep_last_error());                                                       \
-      exit(1);                                                                              \
-    }                                                                                       \
+#define CHECK(condition)                                                                \
+  do {                                                                                  \
+    if (!(condition)) {                                                                 \
+      fprintf(stderr, "%s:%d: %s does not hold (%s)\n", __FILE__, __LINE__, #condition, \
+              lockstep_last_error());                                                   \
+      exit(1);                                                                          \
+    }                                                                                   \
   } while (0)
 
 static void check_tensors(lockstep_world* world) {
@@ -66,7 +66,8 @@ static void check_training(lockstep_world* world) {
   lockstep_ddp_options options;
   lockstep_ddp_options_default(&options);
   lockstep_ddp* ddp = NULL;
-  CHECK(lockstep_ddp_create(world, parameters, names, 0, &options, &ddp) == LOCKSTEP_INVALID_ARGUMENT);
+  CHECK(lockstep_ddp_create(world, parameters, names, 0, &options, &ddp) ==
+        LOCKSTEP_INVALID_ARGUMENT);
   CHECK(lockstep_ddp_create(world, parameters, names, 2, &options, &ddp) == LOCKSTEP_OK);
   CHECK(binding_value(weight) == 2.0f && binding_value(bias) == 1.0f);
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/error.h"
 #include "lockstep/world.h"
@@ -101,7 +101,8 @@ RANKS_TEST(Collectives, move_data_as_their_names_say, 3) {
 
   joined = torch::empty({4 * size});
   group.all_to_all_single(joined, torch::cat(list([&](int i) { return 10.0 * rank + i; })));
-  for (int i = 0; i < size; ++i) EXPECT_TRUE(all_equal(joined.narrow(0, 4 * i, 4), 10.0 * i + rank));
+  for (int i = 0; i < size; ++i)
+    EXPECT_TRUE(all_equal(joined.narrow(0, 4 * i, 4), 10.0 * i + rank));
 }
 
 RANKS_TEST(Collectives, all_to_all_single_takes_uneven_parts, 2) {
@@ -124,7 +125,8 @@ RANKS_TEST(Collectives, run_asynchronously, 2) {
   std::vector<Work> works;
   for (int i = 0; i < 10; ++i) {
     tensors.push_back(filled(i + world.rank(), 1000));
-    works.push_back(world.group().all_reduce(tensors.back(), {.op = ReduceOp::avg, .async_op = true}));
+    works.push_back(
+        world.group().all_reduce(tensors.back(), {.op = ReduceOp::avg, .async_op = true}));
   }
   for (int i = 0; i < 10; ++i) {
     works[i].wait();
@@ -153,8 +155,9 @@ RANKS_TEST(Collectives, point_to_point_messages_are_told_apart_by_tag, 2) {
   }
   const at::Tensor out = filled(10 + world.rank());
   at::Tensor in = filled(-1);
-  for (auto& work : group.batch_isend_irecv({{.kind = P2POp::Kind::send, .tensor = &out, .peer = peer},
-                                             {.kind = P2POp::Kind::recv, .tensor = &in, .peer = peer}})) {
+  for (auto& work :
+       group.batch_isend_irecv({{.kind = P2POp::Kind::send, .tensor = &out, .peer = peer},
+                                {.kind = P2POp::Kind::recv, .tensor = &in, .peer = peer}})) {
     work.wait();
   }
   EXPECT_TRUE(all_equal(in, 10 + peer));
@@ -225,14 +228,17 @@ RANKS_TEST(Collectives, bad_arguments_are_told_with_their_values_and_break_nothi
     }
     return "accepted";
   };
-  EXPECT_NE(refusal([&] { group.broadcast(filled(0), {.root = 2}); }).find("root 2"), std::string::npos);
+  EXPECT_NE(refusal([&] { group.broadcast(filled(0), {.root = 2}); }).find("root 2"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { group.all_gather({}, filled(0)); }).find("0 tensors"), std::string::npos);
   EXPECT_NE(refusal([&] { group.send(filled(0), {.peer = 9}); }).find("peer 9"), std::string::npos);
-  EXPECT_NE(refusal([&] { group.send(filled(0), {.peer = 1 - world.rank(), .tag = -1}); }).find("tag -1"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal([&] { group.send(filled(0), {.peer = 1 - world.rank(), .tag = -1}); }).find("tag -1"),
+      std::string::npos);
   EXPECT_NE(refusal([&] { group.all_reduce(at::Tensor()); }).find("undefined"), std::string::npos);
-  EXPECT_NE(refusal([&] { group.all_gather_into_tensor(filled(0, 3), filled(0)); }).find("3 elements"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal([&] { group.all_gather_into_tensor(filled(0, 3), filled(0)); }).find("3 elements"),
+      std::string::npos);
   EXPECT_NE(refusal([&] { world.new_group({.ranks = {0, 5}}); }).find("rank 5"), std::string::npos);
   EXPECT_NE(refusal([&] { world.new_group({.ranks = {1, 1}}); }).find("twice"), std::string::npos);
   EXPECT_THROW(group.all_reduce(filled(0).to_sparse(), {.op = ReduceOp::bor}), Error);

@@ -70,14 +70,20 @@ RANKS_TEST_WITH(Failure, the_death_of_the_rank_that_hosts_the_store_is_survived,
   };
   const std::string first_port = port_of(0), second_port = port_of(1);
   World world = init({.init_method = "tcp://127.0.0.1:" + first_port,
-                      .rank = meeting.rank(), .world_size = 3, .rendezvous_timeout = 20s});
+                      .rank = meeting.rank(),
+                      .world_size = 3,
+                      .rendezvous_timeout = 20s});
   world.barrier();
   meeting.destroy();
   if (this_rank() == 0) kill_this_process();
   expect_peer_lost(0, [&] { world.barrier(); });
   world = init({.init_method = "tcp://127.0.0.1:" + second_port,
-                .rank = this_rank() - 1, .world_size = 2, .rendezvous_timeout = 20s, .epoch = 1});
-  EXPECT_EQ(world.group().all_gather_string(concat(world.rank())), (std::vector<std::string>{"0", "1"}));
+                .rank = this_rank() - 1,
+                .world_size = 2,
+                .rendezvous_timeout = 20s,
+                .epoch = 1});
+  EXPECT_EQ(world.group().all_gather_string(concat(world.rank())),
+            (std::vector<std::string>{"0", "1"}));
 }
 
 RANKS_TEST(Failure, an_operation_that_others_do_not_join_times_out, 2) {
@@ -102,7 +108,8 @@ RANKS_TEST(Failure, a_monitored_barrier_names_the_missing_on_every_rank, 3) {
     ADD_FAILURE() << "the barrier opened";
   } catch (const Timeout& timeout) {
     EXPECT_EQ(timeout.missing(), std::vector<int>{1}) << timeout.what();
-    EXPECT_NE(std::string(timeout.what()).find("rank 1 did not arrive within 0.5 s"), std::string::npos)
+    EXPECT_NE(std::string(timeout.what()).find("rank 1 did not arrive within 0.5 s"),
+              std::string::npos)
         << timeout.what();
   }
   world.store().set(concat("seen", world.rank()), "1");

@@ -27,22 +27,28 @@ int run(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "twice") {
     spawn([](int) { greet("a"); }, 2);
-    spawn([](int rank) {
-      if (rank == 2) greet("b");
-      if (rank != 2) greet("b");
-    }, 3);
+    spawn(
+        [](int rank) {
+          if (rank == 2) greet("b");
+          if (rank != 2) greet("b");
+        },
+        3);
     std::printf("done\n");
   } else if (mode == "throw") {
-    spawn([](int rank) {
-      World world = init();
-      if (rank == 1) throw InvalidArgument("rank 1 has had enough");
-      world.barrier();  // would wait for ever
-    }, 3);
+    spawn(
+        [](int rank) {
+          World world = init();
+          if (rank == 1) throw InvalidArgument("rank 1 has had enough");
+          world.barrier();  // would wait for ever
+        },
+        3);
   } else if (mode == "kill") {
-    spawn([](int rank) {
-      if (rank == 0) kill(getpid(), SIGKILL);
-      pause();
-    }, 2);
+    spawn(
+        [](int rank) {
+          if (rank == 0) kill(getpid(), SIGKILL);
+          pause();
+        },
+        2);
   } else if (mode == "nested") {
     spawn([](int) { spawn([](int) {}, 2); }, 1);
   } else if (mode == "zero") {
@@ -53,4 +59,6 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return record(argc, argv, run); }
+int main(int argc, char** argv) {
+  return record(argc, argv, run);
+}

@@ -28,7 +28,9 @@ Outcome run_helper(const std::string& mode) {
           .err = lockstep::testing::read_text(folder / "err")};
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -42,8 +44,9 @@ TEST(Spawn, stops_the_others_and_tells_the_error_of_the_rank_that_failed) {
   const Outcome outcome = run_helper("throw");
   ASSERT_TRUE(outcome.status) << "did not end";
   EXPECT_EQ(outcome.status->exit_code, 1);
-  EXPECT_TRUE(has(outcome.err, "SpawnFailed: spawn: rank 1 ended with exit code 2: "
-                               "InvalidArgument: rank 1 has had enough"))
+  EXPECT_TRUE(has(outcome.err,
+                  "SpawnFailed: spawn: rank 1 ended with exit code 2: "
+                  "InvalidArgument: rank 1 has had enough"))
       << outcome.err;
 }
 

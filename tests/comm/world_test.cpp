@@ -27,7 +27,9 @@ std::string refusal(const InitOptions& options) {
   return "accepted";
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 int free_port() {
   const Store store = Store::tcp({.serve = true});
@@ -45,8 +47,8 @@ TEST(World, a_process_started_by_hand_is_a_world_of_one) {
 }
 
 TEST(World, a_rank_outside_the_world_is_refused_with_both_values) {
-  const auto text = refusal<InvalidArgument>(
-      {.init_method = "tcp://127.0.0.1:1", .rank = 5, .world_size = 2});
+  const auto text =
+      refusal<InvalidArgument>({.init_method = "tcp://127.0.0.1:1", .rank = 5, .world_size = 2});
   EXPECT_TRUE(has(text, "rank 5") && has(text, "world_size 2")) << text;
 }
 
@@ -63,8 +65,9 @@ TEST(World, rank_without_world_size_is_refused) {
 TEST(World, an_unknown_init_method_is_refused_by_name) {
   EXPECT_TRUE(has(refusal<InvalidArgument>({.init_method = "http://x", .rank = 0, .world_size = 1}),
                   "http://x"));
-  EXPECT_TRUE(has(refusal<InvalidArgument>({.init_method = "tcp://host:port", .rank = 0, .world_size = 1}),
-                  "'port'"));
+  EXPECT_TRUE(
+      has(refusal<InvalidArgument>({.init_method = "tcp://host:port", .rank = 0, .world_size = 1}),
+          "'port'"));
 }
 
 TEST(World, an_unknown_backend_is_refused_by_name) {
@@ -143,8 +146,8 @@ RANKS_TEST(World, two_worlds_can_live_one_after_the_other, 2) {
 RANKS_TEST(World, worlds_whose_rank_0_hosts_the_store_can_follow_each_other, 2) {
   // The port travels through the first world.
   World first = init();
-  const int port = std::stoi(first.group().broadcast_string(
-      first.rank() == 0 ? std::to_string(free_port()) : ""));
+  const int port = std::stoi(
+      first.group().broadcast_string(first.rank() == 0 ? std::to_string(free_port()) : ""));
   for (int turn = 0; turn < 3; ++turn) {
     World world = init({.init_method = concat("tcp://127.0.0.1:", port),
                         .rank = this_rank(),
@@ -161,7 +164,8 @@ RANKS_TEST(World, a_file_is_enough_to_meet, 2) {
   if (this_rank() == 0) path = folder.emplace() / "store";
   path = first.group().broadcast_string(path);
   {
-    World world = init({.init_method = concat("file://", path), .rank = this_rank(), .world_size = 2});
+    World world =
+        init({.init_method = concat("file://", path), .rank = this_rank(), .world_size = 2});
     world.barrier();
   }
   first.barrier();
@@ -179,7 +183,8 @@ RANKS_TEST(World, ranks_that_disagree_about_the_size_are_told_both_values, 2) {
   // Rank 1 comes second, so it is the one that hears about it.
   Store store = Store::tcp({.port = std::atoi(std::getenv("MASTER_PORT"))});
   if (this_rank() == 0) {
-    const auto text = refusal<Timeout>({.store = store, .rank = 0, .world_size = 2, .rendezvous_timeout = 3s});
+    const auto text =
+        refusal<Timeout>({.store = store, .rank = 0, .world_size = 2, .rendezvous_timeout = 3s});
     EXPECT_TRUE(has(text, "rank 1 of 2 did not arrive")) << text;
   } else {
     store.wait({"lockstep/world_size"}, 20s);
@@ -191,8 +196,9 @@ RANKS_TEST(World, ranks_that_disagree_about_the_size_are_told_both_values, 2) {
 RANKS_TEST(World, a_rank_that_is_taken_is_refused, 2) {
   Store store = Store::tcp({.port = std::atoi(std::getenv("MASTER_PORT"))});
   if (this_rank() == 0) {
-    EXPECT_TRUE(has(refusal<Timeout>({.store = store, .rank = 0, .world_size = 2, .rendezvous_timeout = 3s}),
-                    "rank 1 of 2"));
+    EXPECT_TRUE(has(
+        refusal<Timeout>({.store = store, .rank = 0, .world_size = 2, .rendezvous_timeout = 3s}),
+        "rank 1 of 2"));
   } else {
     store.wait({"lockstep/identity/0"}, 20s);
     const auto text = refusal<InvalidArgument>({.store = store, .rank = 0, .world_size = 2});

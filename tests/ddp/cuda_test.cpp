@@ -7,8 +7,8 @@
 #include "tests/ddp/models.h"
 #include "tests/support/ranks.h"
 
-// What needs a GPU. NCCL refuses two ranks on one GPU, so several ranks use Gloo on CUDA tensors, and
-// NCCL is used by a world of one.
+// What needs a GPU. NCCL refuses two ranks on one GPU, so several ranks use Gloo on CUDA tensors,
+// and NCCL is used by a world of one.
 using namespace lockstep;
 using namespace lockstep::testing;
 
@@ -70,9 +70,9 @@ RANKS_TEST_WITH(Cuda, ordered_reduction_does_not_depend_on_the_buckets, {.count 
   World world = init({.backend = "gloo", .device = "cuda:0"});
   const auto one_bucket = train(world, {.reduction = Reduction::ordered});
   const auto many = train(world, {.bucket_cap_mb = 0.05, .reduction = Reduction::ordered});
-  const auto views = train(world, {.bucket_cap_mb = 0.05,
-                                   .gradient_as_bucket_view = true,
-                                   .reduction = Reduction::ordered});
+  const auto views = train(
+      world,
+      {.bucket_cap_mb = 0.05, .gradient_as_bucket_view = true, .reduction = Reduction::ordered});
   EXPECT_TRUE(same(one_bucket, many));
   EXPECT_TRUE(same(one_bucket, views));
 }
@@ -116,7 +116,8 @@ RANKS_TEST_WITH(Cuda, hooks_compress_on_nccl, {.count = 1, .gpu = true}) {
   }
 }
 
-RANKS_TEST_WITH(Cuda, a_world_on_nccl_can_be_aborted_and_followed_by_another, {.count = 1, .gpu = true}) {
+RANKS_TEST_WITH(Cuda, a_world_on_nccl_can_be_aborted_and_followed_by_another,
+                {.count = 1, .gpu = true}) {
   World world = init();
   at::Tensor tensor = torch::ones({4}, world.device());
   world.group().all_reduce(tensor);

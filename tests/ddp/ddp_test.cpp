@@ -25,8 +25,9 @@ RANKS_TEST(Ddp, parameters_keep_their_names, 2) {
   World world = init();
   auto model = std::make_shared<Mlp>();
   DistributedDataParallel ddp(world, model);
-  EXPECT_EQ(ddp.engine().parameter_names(),
-            (std::vector<std::string>{"first.weight", "first.bias", "second.weight", "second.bias"}));
+  EXPECT_EQ(
+      ddp.engine().parameter_names(),
+      (std::vector<std::string>{"first.weight", "first.bias", "second.weight", "second.bias"}));
 }
 
 RANKS_TEST(Ddp, tied_weights_count_once, 2) {
@@ -87,8 +88,10 @@ RANKS_TEST(Ddp, unused_parameters_are_named_at_the_end_of_the_backward, 2) {
     loss.backward();
     ADD_FAILURE() << "nothing was thrown";
   } catch (const UnusedParameters& error) {
-    EXPECT_EQ(error.names(), (std::vector<std::string>{"right.weight", "right.bias"})) << error.what();
-    EXPECT_NE(std::string(error.what()).find("2 of 4 parameters"), std::string::npos) << error.what();
+    EXPECT_EQ(error.names(), (std::vector<std::string>{"right.weight", "right.bias"}))
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("2 of 4 parameters"), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("right.weight, right.bias"), std::string::npos);
   }
 }
@@ -102,7 +105,7 @@ RANKS_TEST(Ddp, find_unused_parameters_lets_branches_go_unused, 2) {
     // Both go left, then they differ, then both go right.
     const bool left = step == 0 || (step < 3 && world.rank() == 0);
     ddp(torch::ones({1, 4}), left).sum().backward();
-    const bool anyone_left = step < 3, anyone_right = step > 0;
+    const bool anyone_left = step<3, anyone_right = step> 0;
     EXPECT_EQ(model->left->weight.grad().defined(), anyone_left) << step;
     EXPECT_EQ(model->right->weight.grad().defined(), anyone_right) << step;
     if (step == 1) {
@@ -160,7 +163,8 @@ RANKS_TEST(Ddp, ignored_parameters_stay_local, 2) {
   EXPECT_TRUE(equal_bits(model->first->bias, before));
   ddp(torch::full({1, 8}, world.rank() + 1.0)).sum().backward();
   EXPECT_TRUE(equal_on_all_ranks(world, model->first->weight.grad()));
-  EXPECT_THROW((DistributedDataParallel(world, model, {.ignored = {"third.bias"}})), InvalidArgument);
+  EXPECT_THROW((DistributedDataParallel(world, model, {.ignored = {"third.bias"}})),
+               InvalidArgument);
 }
 
 RANKS_TEST(Ddp, sparse_gradients_are_reduced_row_by_row, 3) {
@@ -229,7 +233,8 @@ RANKS_TEST(Ddp, a_model_without_trainable_parameters_is_refused, 2) {
     DistributedDataParallel ddp(world, std::make_shared<torch::nn::ReLUImpl>());
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("no parameter that requires a gradient"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("no parameter that requires a gradient"),
+              std::string::npos);
   }
 }
 
@@ -241,7 +246,8 @@ RANKS_TEST(Ddp, models_that_differ_are_refused_on_every_rank_with_the_difference
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("weight [2, 4] Float on rank 0 and weight [2, 5] Float on rank 1"), std::string::npos)
+    EXPECT_NE(text.find("weight [2, 4] Float on rank 0 and weight [2, 5] Float on rank 1"),
+              std::string::npos)
         << text;
   }
   try {
@@ -273,6 +279,7 @@ RANKS_TEST(Ddp, bad_bucket_sizes_are_refused_with_their_value, 2) {
   World world = init();
   auto model = std::make_shared<Mlp>();
   EXPECT_THROW((DistributedDataParallel(world, model, {.bucket_cap_mb = -1})), InvalidArgument);
-  EXPECT_THROW((DistributedDataParallel(world, model, {.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}})),
-               InvalidArgument);
+  EXPECT_THROW(
+      (DistributedDataParallel(world, model, {.bucket_cap_mb = 1, .bucket_cap_mb_list = {1}})),
+      InvalidArgument);
 }

@@ -106,7 +106,9 @@ struct Sparse : torch::nn::Module {
     register_module("embedding", embedding);
     register_module("linear", linear);
   }
-  at::Tensor forward(const at::Tensor& rows) { return embedding(rows) + linear(torch::ones({1, 2})); }
+  at::Tensor forward(const at::Tensor& rows) {
+    return embedding(rows) + linear(torch::ones({1, 2}));
+  }
   torch::nn::Embedding embedding{torch::nn::EmbeddingOptions(5, 2).sparse(true)};
   torch::nn::Linear linear{2, 2};
 };

@@ -35,13 +35,15 @@ void reference_step(Wide& model, int step, int slots, at::ScalarType type) {
     model.zero_grad();
     model.forward(input_of(step, slot).to(type)).pow(2).sum().backward();
     std::size_t i = 0;
-    for (auto& parameter : model.parameters()) by_parameter[i++].push_back(parameter.grad().clone());
+    for (auto& parameter : model.parameters())
+      by_parameter[i++].push_back(parameter.grad().clone());
   }
   std::size_t i = 0;
   for (auto& parameter : model.parameters()) {
     const bool narrow = type == at::kBFloat16;
     at::Tensor sum = by_parameter[i][0].to(narrow ? at::kFloat : type);
-    for (int slot = 1; slot < slots; ++slot) sum = sum + by_parameter[i][slot].to(sum.scalar_type());
+    for (int slot = 1; slot < slots; ++slot)
+      sum = sum + by_parameter[i][slot].to(sum.scalar_type());
     parameter.mutable_grad() = (sum / slots).to(type);
     ++i;
   }
@@ -81,26 +83,40 @@ TEST(OrderedSum, adds_in_slot_order_and_rounds_once) {
   ordered_mean({slots[2], slots[0], slots[1]}, 2.0, out);
   EXPECT_TRUE(equal_bits(out, torch::zeros({3000})));
   // In bfloat16, 256 + 1 + 1 would stay 256 if every sum were rounded.
-  const std::vector<at::Tensor> narrow{torch::full({5}, 256, at::kBFloat16), torch::ones({5}, at::kBFloat16),
+  const std::vector<at::Tensor> narrow{torch::full({5}, 256, at::kBFloat16),
+                                       torch::ones({5}, at::kBFloat16),
                                        torch::ones({5}, at::kBFloat16)};
   at::Tensor narrow_out = torch::empty({5}, at::kBFloat16);
   ordered_mean(narrow, 1.0, narrow_out);
   EXPECT_TRUE(equal_bits(narrow_out, torch::full({5}, 258, at::kBFloat16)));
-  EXPECT_THROW(ordered_mean({torch::ones({2}, at::kLong)}, 1.0, torch::ones({2}, at::kLong)), Error);
+  EXPECT_THROW(ordered_mean({torch::ones({2}, at::kLong)}, 1.0, torch::ones({2}, at::kLong)),
+               Error);
 }
 
-RANKS_TEST(Ordered, two_ranks_equal_one_process, 2) { expect_ordered(at::kFloat, std::nullopt, false); }
+RANKS_TEST(Ordered, two_ranks_equal_one_process, 2) {
+  expect_ordered(at::kFloat, std::nullopt, false);
+}
 RANKS_TEST(Ordered, two_ranks_with_small_buckets_equal_one_process, 2) {
   expect_ordered(at::kFloat, 0.05, false);
 }
-RANKS_TEST(Ordered, three_ranks_equal_one_process, 3) { expect_ordered(at::kFloat, std::nullopt, false); }
+RANKS_TEST(Ordered, three_ranks_equal_one_process, 3) {
+  expect_ordered(at::kFloat, std::nullopt, false);
+}
 RANKS_TEST(Ordered, three_ranks_with_small_buckets_equal_one_process, 3) {
   expect_ordered(at::kFloat, 0.05, false);
 }
-RANKS_TEST(Ordered, four_ranks_equal_one_process, 4) { expect_ordered(at::kFloat, std::nullopt, false); }
+RANKS_TEST(Ordered, four_ranks_equal_one_process, 4) {
+  expect_ordered(at::kFloat, std::nullopt, false);
+}
 RANKS_TEST(Ordered, four_ranks_with_small_buckets_equal_one_process, 4) {
   expect_ordered(at::kFloat, 0.05, false);
 }
-RANKS_TEST(Ordered, bucket_views_equal_one_process, 3) { expect_ordered(at::kFloat, 0.05, true); }
-RANKS_TEST(Ordered, doubles_equal_one_process, 3) { expect_ordered(at::kDouble, 0.05, false); }
-RANKS_TEST(Ordered, bfloat16_equals_one_process, 3) { expect_ordered(at::kBFloat16, 0.05, false); }
+RANKS_TEST(Ordered, bucket_views_equal_one_process, 3) {
+  expect_ordered(at::kFloat, 0.05, true);
+}
+RANKS_TEST(Ordered, doubles_equal_one_process, 3) {
+  expect_ordered(at::kDouble, 0.05, false);
+}
+RANKS_TEST(Ordered, bfloat16_equals_one_process, 3) {
+  expect_ordered(at::kBFloat16, 0.05, false);
+}

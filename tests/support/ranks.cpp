@@ -25,7 +25,9 @@ std::string current_test() {
 
 }  // namespace
 
-int this_rank() { return std::atoi(std::getenv(kMark)); }
+int this_rank() {
+  return std::atoi(std::getenv(kMark));
+}
 
 void kill_this_process() {
   kill(getpid(), SIGKILL);
@@ -61,7 +63,8 @@ void run_in_ranks(const RanksOptions& options, const std::function<void()>& body
     ranks.emplace_back(process);
   }
 
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options.timeout_seconds);
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(options.timeout_seconds);
   bool failed = false;
   for (int rank = 0; rank < options.count; ++rank) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -73,8 +76,9 @@ void run_in_ranks(const RanksOptions& options, const std::function<void()>& body
     const bool as_expected = status && (must_die ? status->signal == SIGKILL : status->success());
     if (as_expected) continue;
     failed = true;
-    ADD_FAILURE() << "rank " << rank << ": " << (status ? status->describe() : "did not end in time")
-                  << "\n" << read_text(folder / concat("rank_", rank, ".log"));
+    ADD_FAILURE() << "rank " << rank << ": "
+                  << (status ? status->describe() : "did not end in time") << "\n"
+                  << read_text(folder / concat("rank_", rank, ".log"));
   }
 }
 

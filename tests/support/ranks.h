@@ -35,12 +35,12 @@ int this_rank();
 
 }  // namespace lockstep::testing
 
-#define RANKS_TEST_WITH(suite, name, ...)                                    \
-  static void suite##_##name##_in_a_rank();                                  \
-  TEST(suite, name) {                                                        \
+#define RANKS_TEST_WITH(suite, name, ...)                                            \
+  static void suite##_##name##_in_a_rank();                                          \
+  TEST(suite, name) {                                                                \
     ::lockstep::testing::run_in_ranks(::lockstep::testing::RanksOptions __VA_ARGS__, \
-                                      suite##_##name##_in_a_rank);           \
-  }                                                                          \
+                                      suite##_##name##_in_a_rank);                   \
+  }                                                                                  \
   static void suite##_##name##_in_a_rank()
 
 #define RANKS_TEST(suite, name, ranks) RANKS_TEST_WITH(suite, name, {.count = ranks})

@@ -19,7 +19,8 @@ void train(int rank) {
   float first = 0, last = 0;
   for (int epoch = 0; epoch < 20; ++epoch) {
     sampler.set_epoch(epoch);
-    const auto x = torch::tensor(sampler.indices(), torch::kLong).to(torch::kFloat).div(64).view({-1, 1});
+    const auto x =
+        torch::tensor(sampler.indices(), torch::kLong).to(torch::kFloat).div(64).view({-1, 1});
     const auto loss = torch::mse_loss(ddp(x), 3 * x);
     ddp.zero_grad();
     loss.backward();

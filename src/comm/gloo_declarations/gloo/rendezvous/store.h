@@ -23,7 +23,8 @@ class Store {
                     const std::chrono::milliseconds& timeout) = 0;
   virtual bool has_v2_support() = 0;
   virtual std::vector<Bytes> multi_get(const std::vector<std::string>& keys) = 0;
-  virtual void multi_set(const std::vector<std::string>& keys, const std::vector<Bytes>& values) = 0;
+  virtual void multi_set(const std::vector<std::string>& keys,
+                         const std::vector<Bytes>& values) = 0;
   virtual void append(const std::string& key, const Bytes& value) = 0;
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
 };
