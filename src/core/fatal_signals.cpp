@@ -32,6 +32,13 @@ const void* interrupted_at(const void* context) {
 #endif
 }
 
+void unblock(int signal) {
+  sigset_t only;
+  ::sigemptyset(&only);
+  ::sigaddset(&only, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+}
+
 // Sends `signal` to this process later. Made of system calls: the C library's timers allocate.
 void send_later(int signal, int seconds) {
   sigevent event = {};
@@ -76,6 +83,7 @@ void report(int signal, const siginfo_t& info, const void* context) {
   // case. Either way the file of above stays.
   constexpr int kSeconds = 3;
   send_later(signal, kSeconds);
+  unblock(signal);  // a handler's own signal is blocked, and other threads may block it as well
   static Backtrace backtrace;
   capture(backtrace);
   begin_at(backtrace, interrupted_at(context));
@@ -105,10 +113,7 @@ void die_of(int signal) {
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
   ::sigaction(signal, &action, nullptr);
-  sigset_t only;
-  ::sigemptyset(&only);
-  ::sigaddset(&only, signal);
-  ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+  unblock(signal);
   ::raise(signal);
   ::_exit(128 + signal);
 }
@@ -125,8 +130,7 @@ FatalSignals::FatalSignals() {
 
   struct sigaction action = {};
   action.sa_sigaction = on_fatal_signal;
-  // NODEFER: a second fault inside the handler enters it again and ends there.
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   for (std::size_t at = 0; at < std::size(kFatalSignals); ++at) {
     ::sigaction(kFatalSignals[at], &action, &before_[at]);
   }
