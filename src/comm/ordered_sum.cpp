@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <type_traits>
 
 #include "lockstep/error.h"
@@ -14,8 +15,27 @@ constexpr std::int64_t kBlock = 2048;  // elements; sums of a block stay in the 
 template <typename T>
 using Inputs = std::vector<const T*>;
 
-template <typename T, typename Sum>
-void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count, Sum divisor,
+template <typename Sum>
+struct Divide {
+  Sum by;
+  Sum operator()(Sum value) const { return value / by; }
+};
+
+// Dividing by a power of two and multiplying by its reciprocal give the same bits, and multiplying is
+// several times faster.
+template <typename Sum>
+struct Scale {
+  Sum by;
+  Sum operator()(Sum value) const { return value * by; }
+};
+
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return value > 0 && std::frexp(value, &exponent) == 0.5;
+}
+
+template <typename T, typename Sum, typename Finish>
+void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count, Finish finish,
                 T* out) {
   std::array<Sum, kBlock> sums;
   const T* first = inputs[0] + begin;
@@ -24,29 +44,34 @@ void mean_block(const Inputs<T>& inputs, std::int64_t begin, std::int64_t count,
     const T* next = inputs[slot] + begin;
     for (std::int64_t i = 0; i < count; ++i) sums[i] += static_cast<Sum>(next[i]);
   }
-  for (std::int64_t i = 0; i < count; ++i) out[begin + i] = static_cast<T>(sums[i] / divisor);
+  for (std::int64_t i = 0; i < count; ++i) out[begin + i] = static_cast<T>(finish(sums[i]));
 }
 
 // The common case in one pass over memory.
-template <typename T>
-void mean_of_two(const T* a, const T* b, std::int64_t count, T divisor, T* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = (a[i] + b[i]) / divisor;
+template <typename T, typename Finish>
+void mean_of_two(const T* a, const T* b, std::int64_t count, Finish finish, T* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = finish(a[i] + b[i]);
+}
+
+template <typename T, typename Sum, typename Finish>
+void mean_with(const Inputs<T>& inputs, std::int64_t count, Finish finish, T* out) {
+  if constexpr (std::is_same_v<T, Sum>) {
+    if (inputs.size() == 2) return mean_of_two(inputs[0], inputs[1], count, finish, out);
+  }
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    mean_block<T, Sum>(inputs, begin, std::min(kBlock, count - begin), finish, out);
+  }
 }
 
 template <typename T, typename Sum>
 void mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
-  const std::int64_t count = out.numel();
   T* result = static_cast<T*>(out.mutable_data_ptr());
   Inputs<T> inputs;
   for (const auto& slot : slots) inputs.push_back(static_cast<const T*>(slot.const_data_ptr()));
-  if constexpr (std::is_same_v<T, Sum>) {
-    if (slots.size() == 2) {
-      return mean_of_two<T>(inputs[0], inputs[1], count, static_cast<T>(divisor), result);
-    }
-  }
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    mean_block<T, Sum>(inputs, begin, std::min(kBlock, count - begin), static_cast<Sum>(divisor),
-                       result);
+  if (is_power_of_two(divisor)) {
+    mean_with<T, Sum>(inputs, out.numel(), Scale<Sum>{static_cast<Sum>(1 / divisor)}, result);
+  } else {
+    mean_with<T, Sum>(inputs, out.numel(), Divide<Sum>{static_cast<Sum>(divisor)}, result);
   }
 }
 
