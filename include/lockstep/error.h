@@ -18,6 +18,9 @@ std::string concat(const Parts&... parts) {
   return std::move(text).str();
 }
 
+/// Messages of other libraries go on with stack traces after the first line.
+inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 /// Root of everything this library throws on purpose.
 class Error : public std::runtime_error {
  public:

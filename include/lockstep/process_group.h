@@ -169,7 +169,8 @@ class ProcessGroup {
   const std::shared_ptr<GroupImpl>& impl() const { return impl_; }
 
  private:
-  GroupImpl& get() const;
+  GroupImpl& member() const;
+  GroupImpl& get(const char* operation) const;  // a member that can still be used
 
   std::shared_ptr<GroupImpl> impl_;
 };

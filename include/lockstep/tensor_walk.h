@@ -46,9 +46,6 @@ consteval std::size_t field_count() {
 template <typename T>
 auto members(T& value) {
   constexpr std::size_t count = field_count<std::remove_cv_t<T>>();
-  static_assert(count <= 8,
-                "lockstep cannot look into a struct of more than eight members: write a free "
-                "function for_each_tensor(value, visit) beside it");
   if constexpr (count == 0) {
     return std::tie();
   } else if constexpr (count == 1) {
@@ -79,6 +76,10 @@ auto members(T& value) {
 }
 
 template <typename T>
+concept SmallStruct =
+    std::is_aggregate_v<T> && !std::is_array_v<T> && !std::is_union_v<T> && field_count<T>() <= 8;
+
+template <typename T>
 inline constexpr bool always_false = false;
 
 template <typename T>
@@ -87,11 +88,17 @@ concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_
     std::is_same_v<T, std::nullopt_t> || std::convertible_to<const T&, std::string_view>;
 
 template <typename T>
-concept PointerLike = requires(T& value) {
+concept PointerLike = !HoldsNoTensor<T> && requires(T& value) {
   *value;
   static_cast<bool>(value);
-}
-&&!HoldsNoTensor<T>;
+  requires !std::is_function_v<std::remove_reference_t<decltype(*value)>>;  // a lambda
+};
+
+// A path's elements are paths: such a range has no bottom.
+template <typename T>
+concept ProperRange =
+    std::ranges::range<T> &&
+    !std::is_same_v<std::remove_cv_t<T>, std::remove_cvref_t<std::ranges::range_reference_t<T>>>;
 
 template <typename T>
 concept TupleLike = requires {
@@ -111,18 +118,19 @@ void walk_tensors(Value& value, Visit& visit) {
     // nothing inside
   } else if constexpr (requires { std::variant_size<T>::value; }) {
     std::visit([&](auto& held) { walk_tensors<strict>(held, visit); }, value);
-  } else if constexpr (std::ranges::range<Value>) {
+  } else if constexpr (ProperRange<Value>) {
     for (auto&& item : value) walk_tensors<strict>(item, visit);
   } else if constexpr (TupleLike<T>) {
     std::apply([&](auto&... held) { (walk_tensors<strict>(held, visit), ...); }, value);
   } else if constexpr (PointerLike<T>) {
     if (value) walk_tensors<strict>(*value, visit);
-  } else if constexpr (std::is_aggregate_v<T>) {
+  } else if constexpr (SmallStruct<T>) {
     std::apply([&](auto&... held) { (walk_tensors<strict>(held, visit), ...); }, members(value));
   } else if constexpr (strict) {
     static_assert(always_false<T>,
                   "lockstep cannot find the tensors in what this forward returns: write a free "
-                  "function for_each_tensor(value, visit) beside its type");
+                  "function for_each_tensor(value, visit) beside its type (structs of up to eight "
+                  "members need none)");
   }
 }
 

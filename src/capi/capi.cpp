@@ -31,7 +31,7 @@ thread_local std::string last_error;
 
 lockstep_status failed(lockstep_status status, const std::exception& error) {
   const std::string text = error.what();
-  last_error = text.substr(0, text.find('\n'));
+  last_error = first_line(text);
   return status;
 }
 
@@ -77,6 +77,16 @@ Options read(const Options* given, void (*fill_defaults)(Options*)) {
 at::Tensor& tensor_of(lockstep_tensor* tensor) {
   require(tensor != nullptr, "a tensor is NULL");
   return *reinterpret_cast<at::Tensor*>(tensor);
+}
+
+ProcessGroup& group_of(lockstep_world* world) {
+  require(world != nullptr, "the world is NULL");
+  return world->world.group();
+}
+
+DataParallelEngine& engine_of(lockstep_ddp* ddp) {
+  require(ddp != nullptr, "the ddp is NULL");
+  return ddp->engine;
 }
 
 ReduceOp reduce_op(lockstep_reduce_op op) {
@@ -175,7 +185,10 @@ void lockstep_destroy(lockstep_world* world) {
 }
 
 lockstep_status lockstep_abort(lockstep_world* world) {
-  return guarded([&] { world->world.abort(); });
+  return guarded([&] {
+    require(world != nullptr, "abort: world is NULL");
+    world->world.abort();
+  });
 }
 
 int lockstep_rank(const lockstep_world* world) {
@@ -189,17 +202,20 @@ int lockstep_local_rank(const lockstep_world* world) {
 }
 
 lockstep_status lockstep_barrier(lockstep_world* world) {
-  return guarded([&] { world->world.barrier(); });
+  return guarded([&] {
+    require(world != nullptr, "barrier: world is NULL");
+    world->world.barrier();
+  });
 }
 
 lockstep_status lockstep_all_reduce(lockstep_world* world, lockstep_tensor* tensor,
                                     lockstep_reduce_op op) {
   return guarded(
-      [&] { world->world.group().all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
+      [&] { group_of(world).all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
 }
 
 lockstep_status lockstep_broadcast(lockstep_world* world, lockstep_tensor* tensor, int root) {
-  return guarded([&] { world->world.group().broadcast(tensor_of(tensor), {.root = root}); });
+  return guarded([&] { group_of(world).broadcast(tensor_of(tensor), {.root = root}); });
 }
 
 void lockstep_ddp_options_default(lockstep_ddp_options* options) {
@@ -229,7 +245,7 @@ lockstep_status lockstep_ddp_create(lockstep_world* world, lockstep_tensor* cons
         .reduction = options.native_reduction ? Reduction::native : Reduction::automatic};
     if (options.bucket_cap_mb != 0) engine_options.bucket_cap_mb = options.bucket_cap_mb;
     *ddp = new lockstep_ddp{
-        DataParallelEngine(world->world.group(), std::move(named), engine_options)};
+        DataParallelEngine(group_of(world), std::move(named), engine_options)};
   });
 }
 
@@ -238,7 +254,7 @@ void lockstep_ddp_destroy(lockstep_ddp* ddp) {
 }
 
 lockstep_status lockstep_ddp_before_forward(lockstep_ddp* ddp) {
-  return guarded([&] { ddp->engine.before_forward({}); });
+  return guarded([&] { engine_of(ddp).before_forward({}); });
 }
 
 lockstep_status lockstep_ddp_after_forward(lockstep_ddp* ddp, lockstep_tensor* const* outputs,
@@ -246,16 +262,16 @@ lockstep_status lockstep_ddp_after_forward(lockstep_ddp* ddp, lockstep_tensor* c
   return guarded([&] {
     std::vector<at::Tensor*> tensors;
     for (std::size_t i = 0; i < count; ++i) tensors.push_back(&tensor_of(outputs[i]));
-    ddp->engine.after_forward(tensors);
+    engine_of(ddp).after_forward(tensors);
   });
 }
 
 lockstep_status lockstep_ddp_set_sync(lockstep_ddp* ddp, int sync) {
-  return guarded([&] { ddp->engine.set_require_backward_grad_sync(sync != 0); });
+  return guarded([&] { engine_of(ddp).set_require_backward_grad_sync(sync != 0); });
 }
 
 lockstep_status lockstep_ddp_zero_grad(lockstep_ddp* ddp) {
-  return guarded([&] { ddp->engine.zero_grad(); });
+  return guarded([&] { engine_of(ddp).zero_grad(); });
 }
 
 void lockstep_sampler_options_default(lockstep_sampler_options* options) {

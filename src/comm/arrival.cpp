@@ -32,16 +32,23 @@ void Arrival::check_in() {
         concat("init: rank ", options_.rank, " of epoch ", options_.epoch, " is taken",
                other ? concat(" by process ", other->process_id, " on ", other->host) : "",
                "; every process needs a RANK of its own, and worlds that follow each other on one "
-               "store need different epochs"));
+               "store need different epochs (or the store's file is left from an earlier job)"));
   }
   store.set(identity_key(options_.rank), PeerIdentity::of_this_process().to_text());
+}
+
+Arrival Arrival::on_own_connection() const {
+  Options options = options_;
+  options.own_store = options_.own_store->clone();
+  options.backend_store = options_.backend_store->clone();
+  return Arrival(std::move(options));
 }
 
 std::vector<int> Arrival::missing() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const bool came = options_.own_store->check({identity_key(rank)}) ||
-                      options_.backend_store->check({concat("cpu//rank_", rank)});
+                      options_.backend_store->check({concat("cpu//0/", rank)});
     if (!came) ranks.push_back(rank);
   }
   return ranks;
@@ -64,9 +71,10 @@ ArrivalReporter::ArrivalReporter(const Arrival& arrival, int rank)
         while (!stop_.wait_for(lock, std::chrono::seconds(10), [this] { return stopping_; })) {
           const auto waited = std::chrono::steady_clock::now() - start;
           try {
+            const auto missing = arrival.on_own_connection().missing();
+            if (missing.empty()) continue;
             std::fprintf(stderr, "lockstep: rank %d: waiting for %s (%.0f s)\n", rank,
-                         list_ranks(arrival.missing()).c_str(),
-                         std::chrono::duration<double>(waited).count());
+                         list_ranks(missing).c_str(), std::chrono::duration<double>(waited).count());
           } catch (const std::exception&) {
             return;  // the store is gone; whoever waits on it will say so
           }

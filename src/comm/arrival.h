@@ -33,6 +33,10 @@ class Arrival {
   /// Throws InvalidArgument for a rank that has already come or a world of another size.
   void check_in();
 
+  /// The same list through connections of its own. A store's client serves one call at a time, and
+  /// the one given may be waiting.
+  Arrival on_own_connection() const;
+
   /// Ranks that have left no trace.
   std::vector<int> missing() const;
 

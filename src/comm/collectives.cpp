@@ -64,25 +64,27 @@ void check_tensor(const char* operation, const at::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument(concat(operation, ": the tensor is undefined"));
 }
 
-// Gloo has no average. The sum is divided when the operation has ended.
-bool averages_by_hand(const GroupImpl& group, ReduceOp op, const at::Tensor& tensor) {
-  if (op != ReduceOp::avg) return false;
-  return tensor.is_cpu() || group.backend == "gloo";
-}
-
-c10d::AllreduceOptions reduction_options(ReduceOp op) {
-  c10d::AllreduceOptions options;
-  options.reduceOp = native(op);
-  return options;
-}
-
-void divide(const at::Tensor& tensor, int size) {
-  if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) {
-    tensor.floor_divide_(size);
-  } else {
-    tensor.div_(size);
+/// How a reduction is asked of the backend. Gloo has no average: the sum is divided when the
+/// operation has ended.
+struct BackendOp {
+  BackendOp(const GroupImpl& group, ReduceOp op, const at::Tensor& result)
+      : by_hand(op == ReduceOp::avg && group.serves_with_gloo(result.device())),
+        native_op(native(by_hand ? ReduceOp::sum : op)) {
+    if (by_hand) finish = [result, size = group.size()] { divide(result, size); };
   }
-}
+
+  static void divide(const at::Tensor& tensor, int size) {
+    if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) {
+      tensor.floor_divide_(size);
+    } else {
+      tensor.div_(size);
+    }
+  }
+
+  bool by_hand;
+  c10d::ReduceOp native_op;
+  std::function<void()> finish;
+};
 
 }  // namespace
 
@@ -100,28 +102,33 @@ int Work::source_rank() const {
   return impl_->parts.front()->sourceRank();
 }
 
-GroupImpl& ProcessGroup::get() const {
+GroupImpl& ProcessGroup::member() const {
   if (!impl_) {
     throw InvalidArgument("this rank is not a member of the group (World::new_group left it out)");
   }
-  impl_->guard->check_usable("use");
   return *impl_;
 }
 
+GroupImpl& ProcessGroup::get(const char* operation) const {
+  GroupImpl& group = member();
+  group.guard->check_usable(operation);
+  return group;
+}
+
 int ProcessGroup::rank() const {
-  return get().rank;
+  return member().rank;
 }
 int ProcessGroup::size() const {
-  return get().size();
+  return member().size();
 }
 const std::vector<int>& ProcessGroup::global_ranks() const {
-  return get().global_ranks;
+  return member().global_ranks;
 }
 const std::string& ProcessGroup::name() const {
-  return get().name;
+  return member().name;
 }
 const std::string& ProcessGroup::backend() const {
-  return get().backend;
+  return member().backend;
 }
 
 void ProcessGroup::abort() {
@@ -130,35 +137,30 @@ void ProcessGroup::abort() {
 
 Work ProcessGroup::all_reduce(const at::Tensor& tensor, const AllReduceOptions& options) {
   check_tensor("all_reduce", tensor);
-  GroupImpl& group = get();
+  GroupImpl& group = get("all_reduce");
+  BackendOp op(group, options.op, tensor);
+  c10d::AllreduceOptions native_options;
+  native_options.reduceOp = op.native_op;
   Tensors tensors = one(tensor);
-  const bool by_hand = averages_by_hand(group, options.op, tensor);
-  auto work =
-      group.group->allreduce(tensors, reduction_options(by_hand ? ReduceOp::sum : options.op));
-  if (!by_hand) return make_work(std::move(work), options.async_op);
-  return make_work(std::move(work), options.async_op,
-                   [tensor, size = group.size()] { divide(tensor, size); });
+  return make_work(group.group->allreduce(tensors, native_options), options.async_op, op.finish);
 }
 
 Work ProcessGroup::reduce(const at::Tensor& tensor, const ReduceOptions& options) {
   check_tensor("reduce", tensor);
-  GroupImpl& group = get();
+  GroupImpl& group = get("reduce");
   check_rank(group, "reduce", "root", options.root);
-  const bool by_hand = averages_by_hand(group, options.op, tensor);
+  BackendOp op(group, options.op, tensor);
   c10d::ReduceOptions native_options;
-  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  native_options.reduceOp = op.native_op;
   native_options.rootRank = options.root;
   Tensors tensors = one(tensor);
-  auto work = group.group->reduce(tensors, native_options);
-  const bool divides = by_hand && group.rank == options.root;
-  if (!divides) return make_work(std::move(work), options.async_op);
-  return make_work(std::move(work), options.async_op,
-                   [tensor, size = group.size()] { divide(tensor, size); });
+  return make_work(group.group->reduce(tensors, native_options), options.async_op,
+                   group.rank == options.root ? op.finish : nullptr);
 }
 
 Work ProcessGroup::broadcast(const at::Tensor& tensor, const RootedOptions& options) {
   check_tensor("broadcast", tensor);
-  GroupImpl& group = get();
+  GroupImpl& group = get("broadcast");
   check_rank(group, "broadcast", "root", options.root);
   c10d::BroadcastOptions native_options;
   native_options.rootRank = options.root;
@@ -169,7 +171,7 @@ Work ProcessGroup::broadcast(const at::Tensor& tensor, const RootedOptions& opti
 Work ProcessGroup::all_gather(const Tensors& outputs, const at::Tensor& input,
                               const AsyncOptions& options) {
   check_tensor("all_gather", input);
-  GroupImpl& group = get();
+  GroupImpl& group = get("all_gather");
   check_list(group, "all_gather", "outputs", outputs, true);
   std::vector<Tensors> output_lists{outputs};
   Tensors inputs = one(input);
@@ -180,7 +182,7 @@ Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Te
                                           const AsyncOptions& options) {
   check_tensor("all_gather_into_tensor", output);
   check_tensor("all_gather_into_tensor", input);
-  GroupImpl& group = get();
+  GroupImpl& group = get("all_gather_into_tensor");
   if (output.numel() != input.numel() * group.size()) {
     throw InvalidArgument(concat("all_gather_into_tensor: output has ", output.numel(),
                                  " elements; ", group.size(), " ranks with ", input.numel(),
@@ -193,7 +195,7 @@ Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Te
 Work ProcessGroup::gather(const Tensors& outputs, const at::Tensor& input,
                           const RootedOptions& options) {
   check_tensor("gather", input);
-  GroupImpl& group = get();
+  GroupImpl& group = get("gather");
   check_rank(group, "gather", "root", options.root);
   check_list(group, "gather", "outputs", outputs, group.rank == options.root);
   c10d::GatherOptions native_options;
@@ -207,7 +209,7 @@ Work ProcessGroup::gather(const Tensors& outputs, const at::Tensor& input,
 Work ProcessGroup::scatter(const at::Tensor& output, const Tensors& inputs,
                            const RootedOptions& options) {
   check_tensor("scatter", output);
-  GroupImpl& group = get();
+  GroupImpl& group = get("scatter");
   check_rank(group, "scatter", "root", options.root);
   check_list(group, "scatter", "inputs", inputs, group.rank == options.root);
   c10d::ScatterOptions native_options;
@@ -221,47 +223,44 @@ Work ProcessGroup::scatter(const at::Tensor& output, const Tensors& inputs,
 Work ProcessGroup::reduce_scatter(const at::Tensor& output, const Tensors& inputs,
                                   const AllReduceOptions& options) {
   check_tensor("reduce_scatter", output);
-  GroupImpl& group = get();
+  GroupImpl& group = get("reduce_scatter");
   check_list(group, "reduce_scatter", "inputs", inputs, true);
-  const bool by_hand = averages_by_hand(group, options.op, output);
+  BackendOp op(group, options.op, output);
   c10d::ReduceScatterOptions native_options;
-  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  native_options.reduceOp = op.native_op;
   Tensors outputs = one(output);
   std::vector<Tensors> input_lists{inputs};
-  auto work = group.group->reduce_scatter(outputs, input_lists, native_options);
-  if (!by_hand) return make_work(std::move(work), options.async_op);
-  return make_work(std::move(work), options.async_op,
-                   [output, size = group.size()] { divide(output, size); });
+  return make_work(group.group->reduce_scatter(outputs, input_lists, native_options),
+                   options.async_op, op.finish);
 }
 
 Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                                          const AllReduceOptions& options) {
   check_tensor("reduce_scatter_tensor", output);
   check_tensor("reduce_scatter_tensor", input);
-  GroupImpl& group = get();
+  GroupImpl& group = get("reduce_scatter_tensor");
   if (input.numel() != output.numel() * group.size()) {
     throw InvalidArgument(concat("reduce_scatter_tensor: input has ", input.numel(), " elements; ",
                                  group.size(), " ranks with ", output.numel(), " each need ",
                                  output.numel() * group.size()));
   }
-  const bool by_hand = averages_by_hand(group, options.op, output);
+  BackendOp op(group, options.op, output);
   c10d::ReduceScatterOptions native_options;
-  native_options.reduceOp = native(by_hand ? ReduceOp::sum : options.op);
+  native_options.reduceOp = op.native_op;
   at::Tensor out = output, in = input;
-  auto work = group.group->_reduce_scatter_base(out, in, native_options);
-  if (!by_hand) return make_work(std::move(work), options.async_op);
-  return make_work(std::move(work), options.async_op,
-                   [output, size = group.size()] { divide(output, size); });
+  return make_work(group.group->_reduce_scatter_base(out, in, native_options), options.async_op,
+                   op.finish);
 }
 
 Work ProcessGroup::all_to_all(const Tensors& outputs, const Tensors& inputs,
                               const AsyncOptions& options) {
-  GroupImpl& group = get();
+  GroupImpl& group = get("all_to_all");
   check_list(group, "all_to_all", "outputs", outputs, true);
   check_list(group, "all_to_all", "inputs", inputs, true);
   Tensors out = outputs, in = inputs;
-  if (!in.front().is_cpu()) return make_work(group.group->alltoall(out, in), options.async_op);
-
+  if (!group.serves_with_gloo(in.front().device()) || !in.front().is_cpu()) {
+    return make_work(group.group->alltoall(out, in), options.async_op);
+  }
   // Gloo has learnt this in torch 2.13; with messages it works everywhere.
   out[group.rank].copy_(in[group.rank]);
   std::vector<c10::intrusive_ptr<c10d::Work>> parts;
@@ -278,7 +277,7 @@ Work ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor&
                                      const AllToAllSingleOptions& options) {
   check_tensor("all_to_all_single", output);
   check_tensor("all_to_all_single", input);
-  GroupImpl& group = get();
+  GroupImpl& group = get("all_to_all_single");
   at::Tensor out = output, in = input;
   auto output_splits = options.output_split_sizes, input_splits = options.input_split_sizes;
   return make_work(group.group->alltoall_base(out, in, output_splits, input_splits),
@@ -287,7 +286,7 @@ Work ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor&
 
 Work ProcessGroup::isend(const at::Tensor& tensor, const PointToPointOptions& options) {
   check_tensor("send", tensor);
-  GroupImpl& group = get();
+  GroupImpl& group = get("send");
   check_rank(group, "send", "peer", options.peer);
   check_tag("send", options.tag);
   Tensors tensors = one(tensor);
@@ -296,7 +295,7 @@ Work ProcessGroup::isend(const at::Tensor& tensor, const PointToPointOptions& op
 
 Work ProcessGroup::irecv(const at::Tensor& tensor, const PointToPointOptions& options) {
   check_tensor("recv", tensor);
-  GroupImpl& group = get();
+  GroupImpl& group = get("recv");
   check_rank(group, "recv", "peer", options.peer);
   check_tag("recv", options.tag);
   Tensors tensors = one(tensor);
@@ -307,7 +306,7 @@ Work ProcessGroup::irecv_any(const at::Tensor& tensor, int tag) {
   check_tensor("recv", tensor);
   check_tag("recv", tag);
   Tensors tensors = one(tensor);
-  return make_work(get().group->recvAnysource(tensors, tag), true);
+  return make_work(get("recv").group->recvAnysource(tensors, tag), true);
 }
 
 void ProcessGroup::send(const at::Tensor& tensor, const PointToPointOptions& options) {
@@ -320,9 +319,12 @@ void ProcessGroup::recv(const at::Tensor& tensor, const PointToPointOptions& opt
 
 std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations) {
   if (operations.empty()) throw InvalidArgument("batch_isend_irecv: there is no operation");
-  GroupImpl& group = get();
+  GroupImpl& group = get("batch_isend_irecv");
   for (const auto& operation : operations) {
     if (!operation.tensor) throw InvalidArgument("batch_isend_irecv: an operation has no tensor");
+    check_tensor("batch_isend_irecv", *operation.tensor);
+    check_rank(group, "batch_isend_irecv", "peer", operation.peer);
+    check_tag("batch_isend_irecv", operation.tag);
   }
   // NCCL needs sends and receives between the same ranks as one unit; Gloo starts each by itself.
   const auto device = operations.front().tensor->device();
@@ -339,7 +341,7 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
 }
 
 Work ProcessGroup::barrier(const AsyncOptions& options) {
-  return make_work(get().group->barrier(), options.async_op);
+  return make_work(get("barrier").group->barrier(), options.async_op);
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> unwrap(const ProcessGroup& group) {

@@ -62,7 +62,6 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(spec.backend_store, spec.rank, size);
 
   const auto by_device = parse_backend(spec.backend);
-  std::shared_ptr<SocketHandles> sockets;
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;
   for (const auto& [device, name] : by_device) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(device + "/", spec.backend_store);
@@ -77,7 +76,7 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
                                           .store_port = spec.store_port});
       gloo = c10::make_intrusive<GuardedBackend>(made.backend, impl->guard);
       impl->gloo = made.bare;
-      sockets = made.sockets;
+      impl->sockets = made.sockets;
     } else if (name == "nccl") {
       nccl = make_nccl(store, {.rank = spec.rank,
                                .size = size,
@@ -99,7 +98,8 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->group->setGroupName(spec.name);
   impl->group->setGroupDesc(spec.name == "0" ? "default_pg" : "undefined");
 
-  impl->guard->set_close([sockets, nccl] {
+  impl->nccl = nccl;
+  impl->guard->set_close([sockets = impl->sockets, nccl] {
     if (sockets) sockets->shut_down();
     if (nccl) nccl->abort();
   });

@@ -35,7 +35,7 @@ std::string GroupGuard::prefix(const char* operation) const {
                 options_.group_name == "0" ? "" : concat(" in group ", options_.group_name), ": ");
 }
 
-GroupGuard::Verdict GroupGuard::judge(const std::string& text) const {
+GroupGuard::Verdict GroupGuard::judge(const std::string& text) {
   Verdict verdict{.state = State::failed, .dead = {}, .reason = essence(text)};
   if (contains_any(text, {"Timed out", "timed out", "imeout"})) verdict.state = State::timed_out;
   if (contains_any(text, {"Connection closed by peer", "Connection reset", "Broken pipe",
@@ -44,15 +44,6 @@ GroupGuard::Verdict GroupGuard::judge(const std::string& text) const {
                           "ncclRemoteError", "Socket Timeout"})) {
     verdict.state = State::peer_lost;
   }
-  if (verdict.state == State::failed) return verdict;
-
-  for (int dead : options_.peers->find_dead()) {
-    for (int member : options_.global_ranks) {
-      if (member == dead) verdict.dead.push_back(dead);
-    }
-  }
-  // A time-out while a member is dead is that member's fault.
-  if (!verdict.dead.empty()) verdict.state = State::peer_lost;
   return verdict;
 }
 
@@ -85,7 +76,7 @@ void GroupGuard::throw_verdict(const Verdict& verdict, const char* operation) co
 
 void GroupGuard::check_usable(const char* operation) {
   std::unique_lock lock(mutex_);
-  if (verdict_.state == State::working || verdict_.state == State::failed) return;
+  if (verdict_.state == State::working) return;
   const Verdict verdict = verdict_;
   lock.unlock();
   throw_verdict(verdict, operation);
@@ -105,24 +96,35 @@ void GroupGuard::rethrow(const std::exception_ptr& failure, const char* operatio
 
   std::unique_lock lock(mutex_);
   if (verdict_.state == State::working) {
-    const Verdict verdict = judge(text);
+    Verdict verdict = judge(text);
     // A call that was wrong in itself (a tensor of a bad shape) leaves the connections intact.
     if (verdict.state == State::failed) {
       lock.unlock();
       throw_verdict(verdict, operation);
     }
-    verdict_ = verdict;
+    // First the others must hear of it; finding out who died can take a moment.
     if (close_) close_();
+    verdict.dead = options_.peers->find_dead(options_.global_ranks);
+    // A time-out while a member is dead is that member's fault.
+    if (!verdict.dead.empty()) verdict.state = State::peer_lost;
+    verdict_ = verdict;
   }
   const Verdict verdict = verdict_;
   lock.unlock();
   throw_verdict(verdict, operation);
 }
 
-void GroupGuard::retire() {
+bool GroupGuard::retire() {
   std::lock_guard lock(mutex_);
-  if (verdict_.state == State::working) verdict_.state = State::retired;
   close_ = nullptr;
+  if (verdict_.state != State::working) return false;
+  verdict_.state = State::retired;
+  return true;
+}
+
+bool GroupGuard::working() {
+  std::lock_guard lock(mutex_);
+  return verdict_.state == State::working;
 }
 
 void GroupGuard::operation_began() {

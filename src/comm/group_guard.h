@@ -47,10 +47,24 @@ class GroupGuard {
   void operation_began();
   void operation_ended();
 
+  /// Counts one operation of the calling thread.
+  class InFlight {
+   public:
+    explicit InFlight(GroupGuard& guard) : guard_(guard) { guard_.operation_began(); }
+    ~InFlight() { guard_.operation_ended(); }
+    InFlight(const InFlight&) = delete;
+    InFlight& operator=(const InFlight&) = delete;
+
+   private:
+    GroupGuard& guard_;
+  };
+
   void abort();
 
-  /// Refuses further operations: the world was left.
-  void retire();
+  /// Refuses further operations: the world was left. False if the group had failed before.
+  bool retire();
+
+  bool working();
 
   const Options& options() const { return options_; }
 
@@ -63,7 +77,7 @@ class GroupGuard {
     std::string reason;
   };
 
-  Verdict judge(const std::string& text) const;
+  static Verdict judge(const std::string& text);
   [[noreturn]] void throw_verdict(const Verdict& verdict, const char* operation) const;
   std::string prefix(const char* operation) const;
 

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm/group_guard.h"
+#include "comm/socket_handles.h"
 #include "lockstep/process_group.h"
 
 namespace lockstep {
@@ -26,9 +27,31 @@ class GroupImpl {
   std::shared_ptr<const Peers> peers;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // its backends are guarded ones
   c10::intrusive_ptr<c10d::Backend> gloo;        // the bare one; null without Gloo
+  c10::intrusive_ptr<c10d::Backend> nccl;        // likewise
+  std::shared_ptr<SocketHandles> sockets;        // Gloo's connections
   c10::intrusive_ptr<c10d::Store> store;         // for this library's own keys in this group
 
   int size() const { return static_cast<int>(global_ranks.size()); }
+
+  /// Whether tensors of this device travel over Gloo.
+  bool serves_with_gloo(c10::Device device) const {
+    return group->getBackend(device.type())->getBackendName() == "gloo";
+  }
+
+  /// Where the library's own small messages live: with NCCL alone, on the GPU.
+  c10::Device small_device() const {
+    return gloo ? c10::Device(c10::DeviceType::CPU) : c10::Device(c10::DeviceType::CUDA);
+  }
+
+  /// Leaves the group: its connections end even if someone still holds a handle.
+  void leave() {
+    if (guard->retire() && nccl) nccl->shutdown();
+    if (sockets) sockets->shut_down();
+    group.reset();
+    gloo.reset();
+    nccl.reset();
+    store.reset();
+  }
 
   /// Numbers the uses of the store in this group. Ranks count alike because they call the same
   /// operations in the same order.

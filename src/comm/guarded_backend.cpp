@@ -11,19 +11,11 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 /// An operation of the inner backend whose failure is told in this library's errors.
 class GuardedWork : public c10d::Work {
  public:
-  enum class Counted { no, yes };
-
-  GuardedWork(std::shared_ptr<GroupGuard> guard, const char* operation, WorkPtr inner,
-              Counted counted)
+  GuardedWork(std::shared_ptr<GroupGuard> guard, const char* operation, WorkPtr inner)
       : Work(guard->options().rank, inner->retrieveOpType()),
         guard_(std::move(guard)),
         operation_(operation),
-        inner_(std::move(inner)) {
-    if (counted == Counted::no) return;
-    guard_->operation_began();
-    inner_->getFuture()->addCallback(
-        [guard = guard_](c10::ivalue::Future&) { guard->operation_ended(); });
-  }
+        inner_(std::move(inner)) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -85,22 +77,28 @@ GuardedBackend::GuardedBackend(c10::intrusive_ptr<c10d::Backend> inner,
                                std::shared_ptr<GroupGuard> guard)
     : Backend(inner->getRank(), inner->getSize()),
       inner_(std::move(inner)),
-      guard_(std::move(guard)) {}
+      guard_(std::move(guard)),
+      gloo_(inner_->getBackendName() == "gloo") {}
 
 template <typename Call>
 WorkPtr GuardedBackend::run(const char* operation, Call call) {
   guard_->check_usable(operation);
+  // NCCL's futures complete when the operation is queued, and its abort waits by itself.
+  const bool counted = gloo_ && has_future(operation);
+  if (counted) guard_->operation_began();
   WorkPtr work;
   try {
     work = call();
   } catch (...) {
+    if (counted) guard_->operation_ended();
     guard_->rethrow(std::current_exception(), operation);
   }
-  // NCCL's futures complete when the operation is queued, and its abort waits by itself.
-  const bool counted = has_future(operation) && inner_->getBackendName() == "gloo";
-  return c10::make_intrusive<GuardedWork>(
-      guard_, operation, std::move(work),
-      counted ? GuardedWork::Counted::yes : GuardedWork::Counted::no);
+  if (!work) return work;  // between startCoalescing and endCoalescing
+  if (counted) {
+    work->getFuture()->addCallback(
+        [guard = guard_](c10::ivalue::Future&) { guard->operation_ended(); });
+  }
+  return c10::make_intrusive<GuardedWork>(guard_, operation, std::move(work));
 }
 
 WorkPtr GuardedBackend::endCoalescing() {

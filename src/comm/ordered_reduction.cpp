@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -43,7 +44,10 @@ std::int64_t boundary(std::int64_t begin, std::int64_t end, int parts, int index
 }  // namespace
 
 OrderedReduction::OrderedReduction(std::shared_ptr<GroupImpl> group)
-    : group_(std::move(group)), divisor_(group_->size()) {}
+    : group_(std::move(group)),
+      process_group_(group_->group),
+      gloo_(group_->gloo),
+      divisor_(group_->size()) {}
 
 OrderedReduction::~OrderedReduction() {
   {
@@ -62,16 +66,17 @@ int OrderedReduction::next_tag() {
 
 FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   group_->guard->check_usable("all_reduce");
-  if (!tensor.is_cpu() && group_->backend != "gloo") return mean_on_device(tensor);
+  if (!group_->serves_with_gloo(tensor.device())) return mean_on_device(tensor);
 
   FuturePtr future = make_future(tensor);
   const int tag = next_tag();
   // Complex numbers add like pairs of reals.
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const at::Tensor staged = real.is_cpu() ? real : real.cpu();
+  group_->guard->operation_began();
   auto task = [this, tensor, real, staged, future, tag, divisor = divisor_] {
-    group_->guard->operation_began();
     try {
+      group_->guard->check_usable("all_reduce");
       reduce_on_cpu(staged.view({-1}), tag, divisor);
       if (!real.is_cpu()) real.copy_(staged);
       group_->guard->operation_ended();
@@ -93,11 +98,16 @@ FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   return future;
 }
 
+static std::int64_t small_limit() {
+  static const std::int64_t v = std::getenv("X_SMALL") ? std::atol(std::getenv("X_SMALL")) : kSmallBytes;
+  return v;
+}
+
 void OrderedReduction::reduce_on_cpu(const at::Tensor& flat, int tag, double divisor) {
   if (flat.numel() == 0) return;
   if (group_->size() == 1) {
     ordered_mean({flat}, divisor, flat);
-  } else if (group_->size() == 2 || static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes) {
+  } else if (static_cast<std::int64_t>(flat.nbytes()) <= small_limit()) {
     exchange_all(flat, tag, divisor);
   } else {
     exchange_shards(flat, tag, divisor);
@@ -120,7 +130,7 @@ void OrderedReduction::exchange_all(const at::Tensor& flat, int tag, double divi
   const auto start = [&](std::int64_t index) {
     const std::int64_t begin = index * piece, end = std::min(count, begin + piece);
     InFlight next{
-        .messages = Messages(group_->gloo, tag), .own = piece_of(flat, begin, end), .slots = {}};
+        .messages = Messages(gloo_, tag), .own = piece_of(flat, begin, end), .slots = {}};
     // Receives first, so that the peers' data finds its place waiting.
     for (int peer = 0; peer < size; ++peer) {
       next.slots.push_back(peer == rank ? next.own : at::empty_like(next.own));
@@ -160,7 +170,7 @@ void OrderedReduction::exchange_shards(const at::Tensor& flat, int tag, double d
   };
   std::deque<InFlight> in_flight;
   const auto start = [&](std::int64_t index) {
-    InFlight next{.messages = Messages(group_->gloo, tag), .slots = {}};
+    InFlight next{.messages = Messages(gloo_, tag), .slots = {}};
     const at::Tensor own = shard(index, rank);
     for (int peer = 0; peer < size; ++peer) {
       next.slots.push_back(peer == rank ? own : at::empty_like(own));
@@ -173,7 +183,7 @@ void OrderedReduction::exchange_shards(const at::Tensor& flat, int tag, double d
     in_flight.push_back(std::move(next));
   };
 
-  Messages results(group_->gloo, result_tag);
+  Messages results(gloo_, result_tag);
   std::int64_t started = 0;
   for (std::int64_t done = 0; done < segments; ++done) {
     while (started < segments && started < done + kPiecesInFlight) start(started++);
@@ -235,15 +245,17 @@ FuturePtr OrderedReduction::mean_on_device(const at::Tensor& tensor) {
   mine.narrow(0, flat.numel(), shard * size - flat.numel()).zero_();
   at::Tensor theirs = at::empty_like(mine);
   std::vector<std::int64_t> equal;
-  group_->group->alltoall_base(theirs, mine, equal, equal)->wait();
+  process_group_->alltoall_base(theirs, mine, equal, equal)->wait();
 
   const bool narrow_type = flat.scalar_type() == at::kBFloat16 || flat.scalar_type() == at::kHalf;
   const at::Tensor slots =
       narrow_type ? theirs.view({size, shard}).to(at::kFloat) : theirs.view({size, shard});
   at::Tensor sum = slots.select(0, 0).clone();
   for (int slot = 1; slot < size; ++slot) sum.add_(slots.select(0, slot));
-  at::Tensor result = sum.div_(divisor_).to(flat.scalar_type());
-  group_->group->_allgather_base(mine, result)->wait();
+  // By a tensor: CUDA divides by a number as a product with its reciprocal, which rounds otherwise.
+  const at::Tensor divisor = at::full({}, divisor_, sum.options());
+  at::Tensor result = sum.div_(divisor).to(flat.scalar_type());
+  process_group_->_allgather_base(mine, result)->wait();
   flat.copy_(mine.narrow(0, 0, flat.numel()));
   future->markCompleted(tensor);  // records the side stream, which the consumer will wait for
   return future;

@@ -58,6 +58,9 @@ class OrderedReduction {
   int next_tag();
 
   std::shared_ptr<GroupImpl> group_;
+  // Of its own, because the world may be left while a reduction is under way.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
+  c10::intrusive_ptr<c10d::Backend> gloo_;
   double divisor_;
 
   std::mutex mutex_;

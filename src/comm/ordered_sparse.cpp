@@ -9,14 +9,15 @@
 
 #include "comm/messages.h"
 #include "comm/ordered_reduction.h"
+#include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
 // Sends `mine` to all and receives everybody's; `like(rank)` makes the tensor to receive into.
 template <typename Like>
-std::vector<at::Tensor> exchange(GroupImpl& group, int tag, const at::Tensor& mine, Like like) {
-  Messages messages(group.gloo, tag);
+std::vector<at::Tensor> exchange(const GroupImpl& group, Messages messages, const at::Tensor& mine,
+                                 Like like) {
   std::vector<at::Tensor> all;
   for (int peer = 0; peer < group.size(); ++peer) {
     all.push_back(peer == group.rank ? mine : like(peer));
@@ -36,7 +37,11 @@ std::vector<at::Tensor> exchange(GroupImpl& group, int tag, const at::Tensor& mi
 at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
   GroupImpl& group = *group_;
   group.guard->check_usable("all_reduce");
+  if (!gloo_) {
+    throw InvalidArgument("ordered reduction of sparse gradients needs gloo; use Reduction::native");
+  }
   const int tag = next_tag();
+  const GroupGuard::InFlight in_flight(*group.guard);
   try {
     const at::Tensor own = tensor.cpu().coalesce();
     const at::Tensor own_indices = own.indices().contiguous(),
@@ -45,12 +50,12 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
     *own_count.mutable_data_ptr<std::int64_t>() = own_values.size(0);
 
     const auto counts =
-        exchange(group, tag, own_count, [](int) { return at::empty({1}, at::kLong); });
+        exchange(group, Messages(gloo_, tag), own_count, [](int) { return at::empty({1}, at::kLong); });
     const auto count_of = [&](int rank) { return *counts[rank].const_data_ptr<std::int64_t>(); };
-    const auto indices = exchange(group, tag, own_indices, [&](int rank) {
+    const auto indices = exchange(group, Messages(gloo_, tag), own_indices, [&](int rank) {
       return at::empty({own_indices.size(0), count_of(rank)}, own_indices.options());
     });
-    const auto values = exchange(group, tag, own_values, [&](int rank) {
+    const auto values = exchange(group, Messages(gloo_, tag), own_values, [&](int rank) {
       auto sizes = own_values.sizes().vec();
       sizes[0] = count_of(rank);
       return at::empty(sizes, own_values.options());
@@ -64,14 +69,16 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
         at::unique_dim(at::cat(indices, 1), 1, /*sorted=*/true, /*return_inverse=*/true);
     auto sizes = own_values.sizes().vec();
     sizes[0] = rows.size(1);
-    at::Tensor sum = at::zeros(sizes, own_values.options());
+    const bool narrow = own_values.scalar_type() == at::kBFloat16 || own_values.scalar_type() == at::kHalf;
+    const auto sum_type = narrow ? at::kFloat : own_values.scalar_type();
+    at::Tensor sum = at::zeros(sizes, own_values.options().dtype(sum_type));
     std::int64_t offset = 0;
     for (int slot = 0; slot < group.size(); ++slot) {
-      sum.index_add_(0, row_of_entry.narrow(0, offset, count_of(slot)), values[slot]);
+      sum.index_add_(0, row_of_entry.narrow(0, offset, count_of(slot)), values[slot].to(sum_type));
       offset += count_of(slot);
     }
-    sum.div_(divisor_);
-    return at::_sparse_coo_tensor_unsafe(rows, sum, tensor.sizes(), tensor.options())
+    const at::Tensor mean = sum.div_(divisor_).to(own_values.scalar_type());
+    return at::_sparse_coo_tensor_unsafe(rows, mean, tensor.sizes(), tensor.options())
         ._coalesced_(true)
         .to(tensor.device());
   } catch (...) {

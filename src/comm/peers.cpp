@@ -84,15 +84,17 @@ std::optional<bool> PeerIdentity::has_ended() const {
   return stat->state == 'Z' || stat->state == 'X';
 }
 
-std::vector<int> Peers::find_dead() const {
+std::vector<int> Peers::find_dead(const std::vector<int>& ranks) const {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   while (true) {
     std::vector<int> dead;
     bool can_tell = false;
-    for (std::size_t rank = 0; rank < identities_.size(); ++rank) {
-      const auto ended = identities_[rank] ? identities_[rank]->has_ended() : std::nullopt;
-      can_tell |= ended.has_value() && identities_[rank]->process_id != getpid();
-      if (ended.value_or(false)) dead.push_back(static_cast<int>(rank));
+    for (int rank : ranks) {
+      if (!knows(rank)) continue;
+      const PeerIdentity& peer = *identities_[static_cast<std::size_t>(rank)];
+      const auto ended = peer.has_ended();
+      can_tell |= ended.has_value() && peer.process_id != getpid();
+      if (ended.value_or(false)) dead.push_back(rank);
     }
     if (!dead.empty() || !can_tell || std::chrono::steady_clock::now() > deadline) return dead;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -105,16 +107,13 @@ std::string Peers::describe(int rank) const {
   return concat(" (process ", peer.process_id, " on ", peer.host, ")");
 }
 
+bool Peers::has_ended(int rank) const {
+  return knows(rank) && identities_[static_cast<std::size_t>(rank)]->has_ended().value_or(false);
+}
+
 bool Peers::knows(int rank) const {
   const auto index = static_cast<std::size_t>(rank);
   return index < identities_.size() && identities_[index].has_value();
-}
-
-bool Peers::all_known() const {
-  for (const auto& identity : identities_) {
-    if (!identity) return false;
-  }
-  return true;
 }
 
 }  // namespace lockstep

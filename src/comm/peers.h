@@ -27,16 +27,19 @@ class Peers {
   explicit Peers(std::vector<std::optional<PeerIdentity>> identities)
       : identities_(std::move(identities)) {}
 
-  /// Ranks whose process on this machine is gone. A process that is just dying may need a moment
+  /// Those of `ranks` whose process on this machine is gone. A process that is just dying may need a moment
   /// between closing its connections and ending, so this looks for up to half a second until it
   /// finds one.
-  std::vector<int> find_dead() const;
+  std::vector<int> find_dead(const std::vector<int>& ranks) const;
 
   /// " on host b, process 123", or nothing where it is not known.
   std::string describe(int rank) const;
 
+  /// Whether a rank of this machine is gone; false where that cannot be told.
+  bool has_ended(int rank) const;
+
+  /// Whether the rank is a lockstep program.
   bool knows(int rank) const;
-  bool all_known() const;
 
  private:
   std::vector<std::optional<PeerIdentity>> identities_;

@@ -13,12 +13,17 @@ namespace {
 // take longer than any sensible time-out of a collective, and the others should not hold a core.
 void first_then_others(World& world, bool first, const std::string& key, int first_rank,
                        const std::function<void()>& fn) {
-  auto& store = *world.group().impl()->store;
+  GroupImpl& group = *world.group().impl();
+  group.guard->check_usable("rank0_first");
+  auto& store = *group.store;
   if (first) {
     try {
       fn();
     } catch (const std::exception& error) {
       store.set(key, std::string("!") + error.what());
+      throw;
+    } catch (...) {
+      store.set(key, std::string("!an exception of an unknown type"));
       throw;
     }
     store.set(key, std::string("done"));
@@ -31,10 +36,9 @@ void first_then_others(World& world, bool first, const std::string& key, int fir
       word = store.get_to_str(key);
     } catch (const std::exception& error) {
       // A dead first rank must not be waited for; a slow one must.
-      const auto dead = world.group().impl()->peers->find_dead();
-      const std::string text = error.what();
+            const std::string text = error.what();
       const bool slow = text.find("imeout") != std::string::npos;
-      if (slow && std::find(dead.begin(), dead.end(), first_rank) == dead.end()) continue;
+      if (slow && !group.peers->has_ended(first_rank)) continue;
       throw PeerLost(concat("rank ", world.rank(), ": rank0_first: lost rank ", first_rank,
                             " while it ran the section"),
                      {.rank = world.rank(), .peers = {first_rank}, .operation = "rank0_first"});

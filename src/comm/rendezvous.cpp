@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <sstream>
 
@@ -8,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/store_impl.h"
+#include "core/tcp_probe.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -77,10 +79,6 @@ RankEnvironment find_place(const InitOptions& options, const Url& url,
 
   if (rank && world_size) {
     RankEnvironment place{.rank = *rank, .world_size = *world_size};
-    const bool one_machine = url.host.empty() || url.host == "localhost" || url.host == "::1" ||
-                             url.host.starts_with("127.");
-    place.local_rank = one_machine ? *rank : 0;
-    place.local_world_size = one_machine ? *world_size : 1;
     if (url.scheme == "env" && !options.store) {
       place.master_addr = environment.get("MASTER_ADDR").value_or("");
       if (auto port = environment.get("MASTER_PORT")) {
@@ -88,14 +86,16 @@ RankEnvironment find_place(const InitOptions& options, const Url& url,
       }
       place.use_agent_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True";
     }
-    // Under a launcher that agrees, it also knows where on the machine this rank sits.
-    if (environment.has("LOCAL_RANK")) {
-      if (const auto launched = detect_environment(environment);
-          launched && launched->rank == *rank && launched->world_size == *world_size) {
-        place.local_rank = launched->local_rank;
-        place.local_world_size = launched->local_world_size;
-        place.node_rank = launched->node_rank;
+    const std::string& host = url.host.empty() ? place.master_addr : url.host;
+    place.local_world_size = is_loopback(host) ? *world_size : 1;
+    place.local_rank = is_loopback(host) ? *rank : 0;
+    // Where on the machine a rank sits does not change when the world does.
+    if (auto local_rank = environment.get("LOCAL_RANK")) {
+      place.local_rank = parse_int("LOCAL_RANK", *local_rank);
+      if (auto local_size = environment.get("LOCAL_WORLD_SIZE")) {
+        place.local_world_size = parse_int("LOCAL_WORLD_SIZE", *local_size);
       }
+      place.node_rank = parse_int("GROUP_RANK", environment.get("GROUP_RANK").value_or("0"));
     }
     return place;
   }
@@ -109,6 +109,16 @@ RankEnvironment find_place(const InitOptions& options, const Url& url,
   }
   // Started by hand, alone: a world of one.
   return detect_environment(environment).value_or(RankEnvironment{});
+}
+
+// Whether all ranks are certain to be on this machine, so that loopback will do. An environment
+// without LOCAL_WORLD_SIZE says nothing about it, nor does a file or a given store.
+bool on_one_machine(const RankEnvironment& place, const Url& url, const InitOptions& options,
+                    const Environment& environment) {
+  if (place.world_size == 1) return true;
+  if (!options.store && is_loopback(url.host.empty() ? place.master_addr : url.host)) return true;
+  const bool stated = place.launcher != Launcher::torchrun && place.launcher != Launcher::none;
+  return (stated || environment.has("LOCAL_WORLD_SIZE")) && place.local_world_size == place.world_size;
 }
 
 void check_place(const RankEnvironment& place) {
@@ -144,6 +154,7 @@ Meeting meet(const InitOptions& options, const Environment& environment) {
   const Url url = parse_url(options.init_method);
   Meeting meeting{.place = find_place(options, url, environment)};
   check_place(meeting.place);
+  meeting.one_machine = on_one_machine(meeting.place, url, options, environment);
 
   if (options.store) {
     meeting.store = options.store->impl()->native;
@@ -152,7 +163,11 @@ Meeting meet(const InitOptions& options, const Environment& environment) {
   } else if (url.scheme == "tcp") {
     use_tcp_store(meeting, options, url.host, url.port);
   } else if (url.scheme == "file") {
-    if (url.path.empty()) throw InvalidArgument("init_method is 'file://'; it needs a path");
+    const auto folder = std::filesystem::path(url.path).parent_path();
+    if (url.path.empty() || !std::filesystem::is_directory(folder)) {
+      throw InvalidArgument(concat("init_method is '", options.init_method,
+                                   "'; it must name a file in a folder that exists"));
+    }
     meeting.store = c10::make_intrusive<c10d::FileStore>(url.path, meeting.place.world_size);
     meeting.store->setTimeout(options.rendezvous_timeout);
   } else if (url.scheme != "env") {

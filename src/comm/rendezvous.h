@@ -14,6 +14,7 @@ struct Meeting {
   RankEnvironment place;
   c10::intrusive_ptr<c10d::Store> store;  // as the ranks of other languages see it
   bool prefixed = true;      // Python puts its keys under "default_pg" unless a store was given
+  bool one_machine = false;  // all ranks are certain to be here
   bool hosts_store = false;  // the store ends with this process
   int store_port = 0;
 };

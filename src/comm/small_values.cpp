@@ -2,7 +2,8 @@
 #include <cstring>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
 #include "comm/arrival.h"
@@ -14,20 +15,19 @@
 namespace lockstep {
 namespace {
 
-at::Tensor lengths_tensor(std::int64_t count) {
-  return at::empty({count}, at::kLong);
+at::Tensor length_tensor(const GroupImpl& group, std::size_t value) {
+  return at::full({1}, static_cast<std::int64_t>(value), at::kLong).to(group.small_device());
 }
 
-at::Tensor bytes_tensor(std::int64_t length) {
-  return at::empty({length}, at::kByte);
-}
-
-void copy_in(const std::string& text, const at::Tensor& bytes) {
+at::Tensor bytes_tensor(const GroupImpl& group, std::int64_t length, const std::string& text) {
+  at::Tensor bytes = at::zeros({length}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes.to(group.small_device());
 }
 
-std::string copy_out(const at::Tensor& bytes, std::int64_t length) {
-  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(length)};
+std::string text_of(const at::Tensor& bytes, std::int64_t length) {
+  const at::Tensor here = bytes.cpu();
+  return {static_cast<const char*>(here.const_data_ptr()), static_cast<std::size_t>(length)};
 }
 
 nlohmann::json parse(const std::string& text) {
@@ -43,36 +43,30 @@ std::vector<nlohmann::json> parse_all(const std::vector<std::string>& texts) {
 }  // namespace
 
 std::string ProcessGroup::broadcast_string(const std::string& value, int root) {
-  at::Tensor length = lengths_tensor(1);
-  *length.mutable_data_ptr<std::int64_t>() = static_cast<std::int64_t>(value.size());
+  const GroupImpl& group = get("broadcast_string");
+  const at::Tensor length = length_tensor(group, value.size());
   broadcast(length, {.root = root});
-  const std::int64_t size = *length.const_data_ptr<std::int64_t>();
+  const auto size = length.item<std::int64_t>();
   if (size == 0) return "";
-  at::Tensor bytes = bytes_tensor(size);
-  if (rank() == root) copy_in(value, bytes);
+  const at::Tensor bytes = bytes_tensor(group, size, group.rank == root ? value : "");
   broadcast(bytes, {.root = root});
-  return copy_out(bytes, size);
+  return text_of(bytes, size);
 }
 
 std::vector<std::string> ProcessGroup::all_gather_string(const std::string& value) {
-  at::Tensor length = lengths_tensor(1);
-  *length.mutable_data_ptr<std::int64_t>() = static_cast<std::int64_t>(value.size());
-  std::vector<at::Tensor> lengths;
-  for (int i = 0; i < size(); ++i) lengths.push_back(lengths_tensor(1));
-  all_gather(lengths, length);
+  const GroupImpl& group = get("all_gather_string");
+  std::vector<at::Tensor> lengths(group.size()), gathered(group.size());
+  for (auto& each : lengths) each = length_tensor(group, 0);
+  all_gather(lengths, length_tensor(group, value.size()));
 
   std::int64_t longest = 1;  // backends do not like empty tensors
-  for (const auto& each : lengths)
-    longest = std::max(longest, *each.const_data_ptr<std::int64_t>());
-  at::Tensor bytes = bytes_tensor(longest);
-  copy_in(value, bytes);
-  std::vector<at::Tensor> gathered;
-  for (int i = 0; i < size(); ++i) gathered.push_back(bytes_tensor(longest));
-  all_gather(gathered, bytes);
+  for (const auto& each : lengths) longest = std::max(longest, each.item<std::int64_t>());
+  for (auto& each : gathered) each = bytes_tensor(group, longest, "");
+  all_gather(gathered, bytes_tensor(group, longest, value));
 
   std::vector<std::string> values;
   for (std::size_t i = 0; i < gathered.size(); ++i) {
-    values.push_back(copy_out(gathered[i], *lengths[i].const_data_ptr<std::int64_t>()));
+    values.push_back(text_of(gathered[i], lengths[i].item<std::int64_t>()));
   }
   return values;
 }
@@ -100,9 +94,10 @@ std::vector<nlohmann::json> ProcessGroup::gather_json(const nlohmann::json& valu
 }
 
 void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
-  GroupImpl& group = get();
+  GroupImpl& group = get("monitored_barrier");
   const auto timeout = options.timeout.count() > 0 ? options.timeout : group.timeout;
-  const std::string base = concat("monitored_barrier/", group.store_sequence++, "/");
+  const std::int64_t sequence = group.store_sequence++;
+  const std::string base = concat("monitored_barrier/", sequence, "/");
   const auto key_of = [&](int rank) { return concat(base, rank); };
   const auto missing = [&] {
     std::vector<int> ranks;
@@ -115,6 +110,8 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
   std::vector<int> absent;
   try {
     group.store->set(key_of(group.rank), std::string("1"));
+    // Everybody has read the verdict of the barrier before the last one.
+    group.store->deleteKey(concat("monitored_barrier/", sequence - 2, "/", group.rank));
     if (group.rank == 0) {
       // One rank collects, so that the store answers as many requests as there are ranks, not as
       // many as there are pairs.
@@ -139,9 +136,9 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     const std::string text = error.what();
     throw PeerLost(
         concat("rank ", group.global_ranks[group.rank],
-               ": monitored_barrier: the store is gone: ", text.substr(0, text.find('\n'))),
+               ": monitored_barrier: the store is gone: ", first_line(text)),
         {.rank = group.global_ranks[group.rank],
-         .peers = group.peers->find_dead(),
+         .peers = group.peers->find_dead(group.global_ranks),
          .operation = "monitored_barrier"});
   }
   if (absent.empty()) return;

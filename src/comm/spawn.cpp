@@ -90,15 +90,32 @@ std::vector<Subprocess> start_all(int nprocs, int port, const ErrorFolder& error
   return processes;
 }
 
+// The first of those that have failed: a rank that was killed comes before those that report it, and
+// of those that left a record, the one that left it first.
+std::optional<int> first_failure(std::vector<Subprocess>& processes, const ErrorFolder& errors) {
+  std::optional<int> first;
+  auto first_time = fs::file_time_type::max();
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    const auto status = processes[rank].wait_for(std::chrono::milliseconds(0));
+    if (!status || status->success()) continue;
+    std::error_code none;
+    auto time = fs::last_write_time(errors.file_of(static_cast<int>(rank)), none);
+    if (none) time = fs::file_time_type::min();
+    if (!first || time < first_time) {
+      first = static_cast<int>(rank);
+      first_time = time;
+    }
+  }
+  return first;
+}
+
 // Waits until all have ended well or one has not; returns the rank of that one.
-std::optional<int> wait_for_all(std::vector<Subprocess>& processes) {
+std::optional<int> wait_for_all(std::vector<Subprocess>& processes, const ErrorFolder& errors) {
   while (true) {
+    if (const auto failed = first_failure(processes, errors)) return failed;
     std::vector<pollfd> watched;
-    for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-      const auto status = processes[rank].wait_for(std::chrono::milliseconds(0));
-      if (status && !status->success()) return static_cast<int>(rank);
-      if (!status)
-        watched.push_back({.fd = processes[rank].pidfd(), .events = POLLIN, .revents = 0});
+    for (auto& process : processes) {
+      if (!process.status()) watched.push_back({.fd = process.pidfd(), .events = POLLIN, .revents = 0});
     }
     if (watched.empty()) return std::nullopt;
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) throw_errno("spawn: poll");
@@ -144,7 +161,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs) {
   const Store store = Store::tcp({.serve = true});
   const ErrorFolder errors;
   auto processes = start_all(nprocs, store.port(), errors);
-  const auto failed = wait_for_all(processes);
+  const auto failed = wait_for_all(processes, errors);
   if (!failed) return;
   const ExitStatus status = *processes[*failed].status();
   stop_all(processes);

@@ -12,51 +12,56 @@
 
 #include "comm/store_impl.h"
 #include "core/tcp_probe.h"
+#include "core/unique_fd.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+sockaddr_storage listen_address(const std::string& host, int port, int family) {
+  sockaddr_storage storage{};
+  if (family == AF_INET6) {
+    auto& address = reinterpret_cast<sockaddr_in6&>(storage);
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(static_cast<std::uint16_t>(port));
+    address.sin6_addr = is_loopback(host) ? in6addr_loopback : in6addr_any;
+  } else {
+    auto& address = reinterpret_cast<sockaddr_in&>(storage);
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(is_loopback(host) ? INADDR_LOOPBACK : INADDR_ANY);
+    // A loopback address other than the usual one is bound as it was given.
+    if (host.starts_with("127.")) inet_pton(AF_INET, host.c_str(), &address.sin_addr);
+  }
+  return storage;
 }
 
-// A socket that listens on this port. c10d's own server would listen on every interface even for
-// ranks of one machine, and reports a taken port in five lines.
+// A socket that listens on this port: on loopback for a loopback host, on all interfaces and both
+// versions of IP otherwise. c10d's own server would listen on every interface even for ranks of one
+// machine, and reports a taken port in five lines.
 int listen_on(const std::string& host, int port) {
-  const bool version6 = host == "::1";
-  const int descriptor = socket(version6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) throw_errno("socket");
-  const int on = 1;
-  setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-
-  sockaddr_in address4{};
-  address4.sin_family = AF_INET;
-  address4.sin_port = htons(static_cast<std::uint16_t>(port));
-  address4.sin_addr.s_addr = htonl(is_loopback(host) ? INADDR_LOOPBACK : INADDR_ANY);
-  sockaddr_in6 address6{};
-  address6.sin6_family = AF_INET6;
-  address6.sin6_port = address4.sin_port;
-  address6.sin6_addr = in6addr_loopback;
-  // A loopback address other than the usual one is bound as it was given.
-  if (host.starts_with("127.")) inet_pton(AF_INET, host.c_str(), &address4.sin_addr);
-
-  const auto* address = version6 ? reinterpret_cast<const sockaddr*>(&address6)
-                                 : reinterpret_cast<const sockaddr*>(&address4);
-  const socklen_t length = version6 ? sizeof(address6) : sizeof(address4);
-  if (bind(descriptor, address, length) != 0 || listen(descriptor, 2048) != 0) {
-    const int code = errno;
-    close(descriptor);
-    if (code == EADDRINUSE) {
-      throw InvalidArgument(
-          concat("port ", port, " of ", host,
-                 " is in use by another program; choose a free one (MASTER_PORT)"));
-    }
-    errno = code;
-    throw_errno(concat("listening on port ", port, " of ", host));
+  const bool version4 = is_loopback(host) && host != "::1";
+  UniqueFd listener(socket(version4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int family = version4 ? AF_INET : AF_INET6;
+  if (!listener && !version4) {  // a kernel without IPv6
+    family = AF_INET;
+    listener = UniqueFd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   }
-  return descriptor;
+  if (!listener) throw_errno("socket");
+  const int on = 1, off = 0;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (family == AF_INET6) setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+
+  const sockaddr_storage address = listen_address(host, port, family);
+  const socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.get(), 2048) != 0) {
+    if (errno != EADDRINUSE) throw_errno(concat("listening on port ", port, " of ", host));
+    throw InvalidArgument(concat("port ", port, " of ", host,
+                                 " is in use by another program; choose a free one (MASTER_PORT)"));
+  }
+  return listener.release();
 }
 
 int port_of(int descriptor) {
@@ -81,7 +86,7 @@ auto translated(const char* operation, const std::string& key, Call call) {
     if (text.find("imeout") != std::string::npos || text.find("timed out") != std::string::npos) {
       throw Timeout(concat(what, "no answer in time"));
     }
-    throw PeerLost(concat(what, "the store is gone: ", text.substr(0, text.find('\n'))),
+    throw PeerLost(concat(what, "the store is gone: ", first_line(text)),
                    {.rank = -1, .peers = {}, .operation = concat("store ", operation)});
   }
 }
@@ -121,7 +126,7 @@ c10::intrusive_ptr<c10d::Store> connect_tcp_store(const TcpStoreOptions& options
     return c10::make_intrusive<c10d::TCPStore>(options.host, native);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw unreachable(": " + text.substr(0, text.find('\n')));
+    throw unreachable(": " + first_line(text));
   }
 }
 

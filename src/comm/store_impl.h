@@ -12,6 +12,7 @@ class Store::Impl {
  public:
   c10::intrusive_ptr<c10d::Store> native;
   int port = 0;
+  std::int64_t worlds_formed = 0;  // on this store by this process; see InitOptions::epoch
 };
 
 /// `count_as_worker_of`: the world's size, for a client whose server may be a Python rank.

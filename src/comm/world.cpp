@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include <c10/core/Device.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -28,11 +29,11 @@ StorePtr prefixed(const std::string& prefix, const StorePtr& store) {
 }
 
 // How many worlds this process has formed at a place; see InitOptions::epoch.
-std::int64_t next_epoch(const std::string& place) {
-  static std::mutex mutex;
+std::int64_t& worlds_formed(const InitOptions& options, const Environment& environment) {
+  if (options.store) return options.store->impl()->worlds_formed;
   static std::map<std::string, std::int64_t> formed;
-  std::lock_guard lock(mutex);
-  return formed[place]++;
+  return formed[concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""), " ",
+                       environment.get("MASTER_PORT").value_or(""))];
 }
 
 c10::Device choose_device(const std::string& text, int local_rank) {
@@ -87,7 +88,7 @@ class World::Impl {
             .global_ranks = std::move(ranks),
             .timeout = options.timeout,
             .rendezvous_timeout = options.rendezvous_timeout,
-            .one_machine = meeting.place.local_world_size == world_size(),
+            .one_machine = meeting.one_machine,
             .store_port = meeting.store_port,
             .backend_store = prefixed(name + "/", parent),
             .own_store = prefixed(name, own_store),
@@ -96,6 +97,10 @@ class World::Impl {
 
   void meet_in_epoch(const Environment& environment);
   void connect();
+  void say_goodbye();
+  void check_alive(const char* operation) const {
+    if (destroyed) throw Aborted(concat(operation, ": this process has left the world"));
+  }
 };
 
 // The names of stores and groups are Python's (init_process_group), so that ranks of both languages
@@ -128,7 +133,6 @@ void World::Impl::connect() {
     group->guard->set_peers(peers);
     groups.push_back(group);
     world_group = ProcessGroup(group);
-    own_store->set(concat("ready/", rank()), std::string("1"));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -137,9 +141,12 @@ void World::Impl::connect() {
     try {
       missing = arrival.missing();
     } catch (const std::exception&) {
-      throw PeerLost(concat("init: rank ", rank(), ": the store is gone, rank 0 ended: ",
-                            reason.substr(0, reason.find('\n'))),
-                     {.rank = rank(), .peers = {0}, .operation = "init"});
+      const bool in_rank_0 = meeting.store_port != 0 && !meeting.place.use_agent_store && !options.store;
+      throw PeerLost(concat("init: rank ", rank(), ": the store is gone",
+                            in_rank_0 ? ", rank 0 ended" : "", ": ", first_line(reason)),
+                     {.rank = rank(),
+                      .peers = in_rank_0 ? std::vector<int>{0} : std::vector<int>{},
+                      .operation = "init"});
     }
     if (!missing.empty()) {
       throw Timeout(concat("init: rank ", rank(), ": ", list_ranks(missing), " of ", world_size(),
@@ -149,8 +156,14 @@ void World::Impl::connect() {
                            " processes and that they are running"),
                     missing);
     }
+    std::vector<int> everyone(world_size());
+    std::iota(everyone.begin(), everyone.end(), 0);
+    if (const auto dead = arrival.peers()->find_dead(everyone); !dead.empty()) {
+      throw PeerLost(concat("init: rank ", rank(), ": lost ", list_ranks(dead), " while connecting"),
+                     {.rank = rank(), .peers = dead, .operation = "init"});
+    }
     throw Error(concat("init: rank ", rank(), ": all ranks arrived but could not connect: ",
-                       reason.substr(0, reason.find('\n'))));
+                       first_line(reason)));
   }
 }
 
@@ -172,8 +185,28 @@ void World::Impl::meet_in_epoch(const Environment& environment) {
       }
       return;
     } catch (const std::exception&) {
-      if (std::chrono::steady_clock::now() > deadline) throw;
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      throw Timeout(concat("init: rank ", rank(), ": rank 0 did not arrive in epoch ", epoch), {0});
     }
+  }
+}
+
+// The store may end with this process while others still read from it: their last answer of a
+// monitored barrier, say. So whoever hosts it goes last, unless the others take long or are dead.
+void World::Impl::say_goodbye() {
+  try {
+    own_store->set(concat("left/", rank()), std::string("1"));
+    if (!meeting.hosts_store) return;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    for (int other = 0; other < world_size(); ++other) {
+      const std::string key = concat("left/", other);
+      while (peers->knows(other) && !own_store->check({key}) && !peers->has_ended(other)) {
+        if (std::chrono::steady_clock::now() > deadline) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    }
+  } catch (const std::exception&) {
+    // The store is gone already: there is nobody to wait for.
   }
 }
 
@@ -182,12 +215,11 @@ World init(const InitOptions& options) {
   const Environment environment = Environment::of_process();
   auto impl = std::make_unique<World::Impl>();
   impl->options = options;
-  const std::string where =
-      options.store ? concat("store ", options.store->impl().get())
-                    : concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""),
-                             " ", environment.get("MASTER_PORT").value_or(""));
-  const std::int64_t formed_before = next_epoch(where);
-  impl->epoch = options.epoch.value_or(formed_before);
+  std::int64_t& formed = worlds_formed(options, environment);
+  impl->epoch = options.epoch.value_or(formed);
+  if (options.timeout.count() <= 0 || options.rendezvous_timeout.count() <= 0) {
+    throw InvalidArgument("init: timeout and rendezvous_timeout must be positive");
+  }
   if (impl->epoch < 0) {
     throw InvalidArgument(concat("init: epoch is ", impl->epoch, "; it is never negative"));
   }
@@ -200,6 +232,7 @@ World init(const InitOptions& options) {
   impl->user_store =
       wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch), impl->meeting.store)));
   impl->connect();
+  ++formed;
   return World(std::move(impl));
 }
 
@@ -238,6 +271,7 @@ std::int64_t World::epoch() const {
   return impl_->epoch;
 }
 Store& World::store() {
+  impl_->check_alive("store");
   return *impl_->user_store;
 }
 ProcessGroup& World::group() {
@@ -245,6 +279,7 @@ ProcessGroup& World::group() {
 }
 
 ProcessGroup World::new_group(const NewGroupOptions& options) {
+  impl_->check_alive("new_group");
   std::vector<int> ranks = options.ranks;
   std::ranges::sort(ranks);
   if (ranks.empty()) throw InvalidArgument("new_group: ranks is empty");
@@ -273,7 +308,7 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     throw Timeout(concat("new_group: rank ", rank(), ": ", list_ranks(spec.global_ranks),
-                         " could not all connect: ", reason.substr(0, reason.find('\n'))));
+                         " could not all connect: ", first_line(reason)));
   }
 }
 
@@ -289,24 +324,9 @@ void World::abort() {
 void World::destroy() {
   if (!impl_ || impl_->destroyed) return;
   impl_->destroyed = true;
-  if (impl_->meeting.hosts_store) {
-    // Others may still be reading addresses from the store that ends with this process.
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      if (impl_->peers->knows(rank)) keys.push_back(concat("ready/", rank));
-    }
-    try {
-      impl_->own_store->wait(keys, std::chrono::seconds(5));
-    } catch (const std::exception&) {
-      // A rank that died while it connected will not miss the store.
-    }
-  }
-  for (const auto& group : impl_->groups) {
-    group->guard->retire();
-    group->group.reset();
-    group->gloo.reset();
-    group->store.reset();
-  }
+  if (impl_->world_group.impl() && impl_->world_group.impl()->guard->working()) impl_->say_goodbye();
+  std::lock_guard lock(impl_->mutex);
+  for (const auto& group : impl_->groups) group->leave();
   impl_->groups.clear();
   impl_->user_store.reset();
   impl_->own_store.reset();

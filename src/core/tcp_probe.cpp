@@ -19,18 +19,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-AddressList resolve(const std::string& host, int port) {
+// Empty, with the reason in `code`, if the name is not known.
+AddressList resolve(const std::string& host, int port, int& code) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (code != 0) {
-    throw InvalidArgument(concat("host '", host, "' cannot be resolved: ", gai_strerror(code),
-                                 "; give an address, or a name that this machine knows"));
-  }
-  return AddressList(found, &freeaddrinfo);
+  code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  return AddressList(code == 0 ? found : nullptr, [](addrinfo* list) {
+    if (list) freeaddrinfo(list);
+  });
 }
 
 bool accepts(const addrinfo& address, milliseconds timeout) {
@@ -47,16 +46,25 @@ bool accepts(const addrinfo& address, milliseconds timeout) {
 
 }  // namespace
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 bool wait_for_listener(const std::string& host, int port, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  const AddressList addresses = resolve(host, port);
   auto pause = milliseconds(2);
   while (true) {
+    int code = 0;
+    const AddressList addresses = resolve(host, port, code);
     for (const addrinfo* each = addresses.get(); each; each = each->ai_next) {
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
       if (accepts(*each, std::max(left, milliseconds(1)))) return true;
     }
-    if (Clock::now() >= deadline) return false;
+    if (Clock::now() >= deadline) {
+      if (code == 0) return false;
+      throw InvalidArgument(concat("host '", host, "' cannot be resolved: ", gai_strerror(code),
+                                   "; give an address, or a name that this machine knows"));
+    }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, milliseconds(100));
   }

@@ -45,9 +45,9 @@ void at_end_of_backward(std::function<void()> call) {
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(call));
 }
 
-// "... did not receive grad for rank 1: 4 5\n ..." names parameters by their position.
+// "Parameter indices which did not receive grad for rank 1: 4 5" names them by their position.
 std::vector<std::size_t> indices_in(const std::string& message) {
-  const std::string marker = "did not receive grad for rank ";
+  const std::string marker = "Parameter indices which did not receive grad for rank ";
   const auto at = message.find(marker);
   if (at == std::string::npos) return {};
   const auto colon = message.find(':', at);
@@ -86,7 +86,8 @@ void DataParallelEngine::Impl::pass_through_sink(const std::vector<at::Tensor*>&
 void DataParallelEngine::Impl::watch_backward(const std::vector<at::Tensor*>& outputs) {
   auto pass = std::make_shared<Pass>();
   for (at::Tensor* output : outputs) {
-    if (!output->defined() || !output->requires_grad()) continue;
+    // A leaf, such as a parameter that the forward returns, would keep the hook for ever.
+    if (!output->defined() || !output->grad_fn()) continue;
     ++pass->outputs_without_gradient;
     const auto seen = std::make_shared<bool>(false);
     output->register_hook([weak = weak_from_this(), pass, seen](const at::Tensor&) {
@@ -115,6 +116,10 @@ void DataParallelEngine::Impl::check_finished() {
   } catch (const std::exception& error) {
     std::vector<std::string> unused;
     for (std::size_t index : indices_in(error.what())) unused.push_back(names.at(index));
+    if (unused.empty()) {
+      throw Error(concat("rank ", group->global_ranks[group->rank], ": backward: ",
+                         first_line(error.what())));
+    }
     std::string list;
     for (const auto& name : unused) list += (list.empty() ? "" : ", ") + name;
     throw UnusedParameters(

@@ -5,18 +5,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "ddp/reducer_factory.h"
 
 namespace lockstep {
 namespace {
-
-std::string describe(const at::Tensor& tensor) {
-  return concat(tensor.sizes(), " ", tensor.scalar_type(),
-                tensor.requires_grad() ? "" : ", frozen");
-}
 
 /// A broadcast writes into buffers in place; autograd would take that for a change by the user and
 /// refuse the backward of an earlier forward.
@@ -39,15 +33,6 @@ class PreservedVersions {
   std::vector<std::uint32_t> versions_;
 };
 
-Reduction choose_reduction(Reduction wanted, const GroupImpl& group, at::Device device) {
-  if (wanted != Reduction::automatic) return wanted;
-  const bool nccl = group.backend.find("nccl") != std::string::npos && !device.is_cpu();
-  // A rank of another language only knows the backend's own all-reduce.
-  const bool all_lockstep =
-      std::ranges::all_of(group.global_ranks, [&](int rank) { return group.peers->knows(rank); });
-  return nccl || !all_lockstep ? Reduction::native : Reduction::ordered;
-}
-
 }  // namespace
 
 DataParallelEngine::DataParallelEngine(const ProcessGroup& group,
@@ -66,8 +51,8 @@ DataParallelEngine::DataParallelEngine(const ProcessGroup& group,
     throw InvalidArgument(concat("DistributedDataParallel: ignored names '", *unknown.begin(),
                                  "', which the module does not have"));
   }
-  for (const auto& walked : walk_parameters(*impl_->module, impl_->ignored)) {
-    if (!walked.tensor.requires_grad()) {
+  for (const auto& walked : walk_parameters(*impl_->module, {})) {
+    if (!walked.tensor.requires_grad() || impl_->ignored.contains(walked.name)) {
       impl_->other_parameters.push_back(walked.tensor);
       continue;
     }
@@ -119,8 +104,8 @@ void DataParallelEngine::Impl::set_up() {
   group->guard->check_usable("DistributedDataParallel");
   if (parameters.empty()) {
     throw InvalidArgument(
-        "DistributedDataParallel: the model has no parameter that requires a gradient (0 of 0 "
-        "to train); nothing would be reduced");
+        concat("DistributedDataParallel: the model has no parameter that requires a gradient (of ",
+               other_parameters.size(), "); there is nothing to reduce"));
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].device().type() != device().type()) {
@@ -129,11 +114,11 @@ void DataParallelEngine::Impl::set_up() {
                                    device().str(), "; move the whole model to one kind of device"));
     }
   }
-  reduction = choose_reduction(options.reduction, *group, device());
+  reduction = chosen_reduction();
 
   if (options.init_sync) {
     verify_across_ranks();
-    broadcast_state(/*source=*/0, /*with_buffers=*/true);
+    broadcast_state(/*source=*/0, /*with_buffers=*/options.broadcast_buffers);
   }
   reducer = make_reducer({.parameters = parameters,
                           .names = names,
@@ -166,39 +151,16 @@ void DataParallelEngine::Impl::set_up() {
   }
 }
 
-// A rank of another language takes part in PyTorch's own check, which names counts and shapes.
-// Among themselves, lockstep ranks compare a hash and, if it differs, tell the first difference.
-void DataParallelEngine::Impl::verify_across_ranks() {
-  const bool all_lockstep =
-      std::ranges::all_of(group->global_ranks, [&](int rank) { return group->peers->knows(rank); });
-  if (!all_lockstep) {
-    c10d::verify_params_across_processes(group->group, parameters, std::nullopt);
-    return;
+Reduction DataParallelEngine::Impl::chosen_reduction() const {
+  // A rank of another language knows only the backend's own all-reduce.
+  const bool mixed = !all_ranks_are_lockstep();
+  if (options.reduction == Reduction::ordered && mixed) {
+    throw InvalidArgument(
+        "DistributedDataParallel: Reduction::ordered needs lockstep on every rank; a rank of another "
+        "language knows only the native one");
   }
-  nlohmann::json table = nlohmann::json::array();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    table.push_back({names[i], describe(parameters[i])});
-  }
-  const std::string text = table.dump();
-  const auto hashes = handle.all_gather_string(std::to_string(std::hash<std::string>{}(text)));
-  if (std::ranges::all_of(hashes, [&](const auto& each) { return each == hashes[0]; })) return;
-
-  const auto tables = handle.all_gather_json(table);
-  const auto entry = [](const nlohmann::json& list, std::size_t i) {
-    return i < list.size()
-               ? concat(list[i][0].get<std::string>(), " ", list[i][1].get<std::string>())
-               : std::string("no parameter");
-  };
-  for (std::size_t rank = 1; rank < tables.size(); ++rank) {
-    for (std::size_t i = 0; i < std::max(tables[0].size(), tables[rank].size()); ++i) {
-      if (entry(tables[0], i) == entry(tables[rank], i)) continue;
-      throw InvalidArgument(concat("DistributedDataParallel: the models differ: parameter ", i,
-                                   " is ", entry(tables[0], i), " on rank ", group->global_ranks[0],
-                                   " and ", entry(tables[rank], i), " on rank ",
-                                   group->global_ranks[rank], " (", tables[0].size(), " and ",
-                                   tables[rank].size(), " parameters)"));
-    }
-  }
+  if (options.reduction != Reduction::automatic) return options.reduction;
+  return mixed || !group->serves_with_gloo(device()) ? Reduction::native : Reduction::ordered;
 }
 
 std::vector<at::Tensor> DataParallelEngine::Impl::buffers() const {
@@ -215,6 +177,7 @@ void DataParallelEngine::Impl::broadcast_state(int source, bool with_buffers) {
       state.push_back(walked.tensor.detach());
   } else {
     for (const auto& parameter : parameters) state.push_back(parameter.detach());
+    for (const auto& parameter : other_parameters) state.push_back(parameter.detach());
   }
   if (with_buffers) {
     for (const auto& buffer : buffers()) state.push_back(buffer.detach());
@@ -236,7 +199,9 @@ void DataParallelEngine::Impl::sync_buffers(int source) {
 void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& inputs) {
   Impl& self = *impl_;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i]->defined() && inputs[i]->device().type() != self.device().type()) {
+    // Whole numbers may well stay on the CPU: lengths, sizes, flags.
+    if (inputs[i]->defined() && inputs[i]->is_floating_point() &&
+        inputs[i]->device().type() != self.device().type()) {
       throw InvalidArgument(concat("DistributedDataParallel: input tensor ", i,
                                    " of the forward is on ", inputs[i]->device().str(),
                                    " but the model is on ", self.device().str(),

@@ -20,7 +20,7 @@ namespace lockstep {
 inline constexpr std::size_t kBroadcastBytes = 250 * 1024 * 1024;
 
 /// What one DistributedDataParallel is made of. The parts of its work stand in engine.cpp (set-up,
-/// forward), backward_watch.cpp (the end of backward), comm_hooks.cpp and join.cpp.
+/// forward), verify.cpp, backward_watch.cpp (the end of backward), comm_hooks.cpp and join.cpp.
 struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngine::Impl> {
   ProcessGroup handle;
   std::shared_ptr<GroupImpl> group;
@@ -31,7 +31,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   std::vector<at::Tensor> parameters;  // those that require gradients
   std::vector<std::string> names;
   std::vector<bool> sparse;
-  std::vector<at::Tensor> other_parameters;  // known to the module, not reduced
+  std::vector<at::Tensor> other_parameters;  // frozen or ignored: not reduced
 
   Reduction reduction = Reduction::native;
   std::unique_ptr<OrderedReduction> ordered;  // set when reduction is ordered
@@ -61,6 +61,9 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   std::shared_ptr<c10d::Logger> logger;
 
   void set_up();
+  Reduction chosen_reduction() const;
+  bool all_ranks_are_lockstep() const;
+  std::vector<std::string> description() const;
   void verify_across_ranks();
   void broadcast_state(int source, bool with_buffers);
   std::vector<at::Tensor> buffers() const;
@@ -79,6 +82,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
 
   int agree_on_rank(bool candidate);
   void announce_presence();
+  void set_mean_over(double ranks);
   void announce_sync(bool sync);
   void shadow_one_step();
 };

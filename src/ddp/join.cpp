@@ -46,11 +46,14 @@ void DataParallelEngine::Impl::announce_presence() {
   }
   if (ordered) {
     work->wait();
-    ordered->set_divisor(joining->divide_by_initial_world_size ? group->size()
-                                                               : present.item<double>());
+    set_mean_over(present.item<double>());
   } else {
     reducer->set_forward_pass_work_handle(work, joining->divide_by_initial_world_size);
   }
+}
+
+void DataParallelEngine::Impl::set_mean_over(double ranks) {
+  if (ordered) ordered->set_divisor(joining->divide_by_initial_world_size ? group->size() : ranks);
 }
 
 void DataParallelEngine::Impl::announce_sync(bool sync) {
@@ -61,10 +64,7 @@ void DataParallelEngine::Impl::announce_sync(bool sync) {
 // What this rank, out of input, owes the others for one of their steps.
 void DataParallelEngine::Impl::shadow_one_step() {
   reducer->rebuild_buckets();
-  if (syncs_buffers()) {
-    const int source = agree_on_rank(false);
-    c10d::broadcast_coalesced(group->group, buffers(), kBroadcastBytes, source);
-  }
+  if (syncs_buffers()) sync_buffers(agree_on_rank(false));
   const bool sync =
       sum_over_ranks(*group, at::zeros({1}, at::TensorOptions().device(device()))) > 0;
   require_forward_param_sync = sync;
@@ -96,12 +96,16 @@ void DataParallelEngine::join(const std::function<void()>& loop, const JoinOptio
     loop();
     const auto on_device = at::TensorOptions().device(self.device());
     bool last = true;
-    while (sum_over_ranks(*self.group, at::zeros({1}, on_device)) > 0) {
+    while (true) {
+      const double still_working = sum_over_ranks(*self.group, at::zeros({1}, on_device));
+      if (still_working == 0) break;
       if (options.throw_on_early_termination) {
         sum_over_ranks(*self.group, at::ones({1}, on_device));
         throw Error(concat("rank ", self.group->global_ranks[self.group->rank],
                            ": join: this rank has run out of input (throw_on_early_termination)"));
       }
+      // This rank adds up a shard for the others, so it needs their divisor.
+      self.set_mean_over(still_working);
       self.shadow_one_step();
       last = false;
     }

@@ -153,8 +153,8 @@ RANKS_TEST(Failure, abort_returns_when_no_tensor_is_touched_any_more, 2) {
     }
     EXPECT_LT(seconds_of([&] { world.abort(); }), 10.0);
     for (auto& work : works) {
-      EXPECT_TRUE(work.is_completed());
       EXPECT_THROW(work.wait(), Aborted);
+      EXPECT_TRUE(work.is_completed());
     }
     world.store().set("aborted", "1");
   } else {

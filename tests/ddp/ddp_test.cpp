@@ -96,6 +96,41 @@ RANKS_TEST(Ddp, unused_parameters_are_named_at_the_end_of_the_backward, 2) {
   }
 }
 
+RANKS_TEST_WITH(Ddp, unused_parameters_of_a_sequential_are_named_under_debugging_too,
+                {.count = 2, .environment = {{"TORCH_DISTRIBUTED_DEBUG", "INFO"}}}) {
+  World world = init();
+  auto model = std::make_shared<FirstOfTwo>();
+  DistributedDataParallel ddp(world, model);
+  try {
+    ddp(torch::ones({1, 2})).sum().backward();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const UnusedParameters& error) {
+    EXPECT_EQ(error.names(), (std::vector<std::string>{"layers.1.weight", "layers.1.bias"}));
+  }
+}
+
+RANKS_TEST(Ddp, options_that_differ_are_refused_instead_of_hanging, 2) {
+  World world = init();
+  torch::nn::Linear model(2, 2);
+  try {
+    DistributedDataParallel ddp(world, model, {.find_unused_parameters = world.rank() == 1});
+    ADD_FAILURE() << "accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("find_unused_parameters 0 on rank 0"), std::string::npos)
+        << error.what();
+  }
+}
+
+RANKS_TEST(Ddp, a_world_may_be_left_before_the_model, 2) {
+  World world = init();
+  auto model = std::make_shared<Wide>();
+  DistributedDataParallel ddp(world, model, {.bucket_cap_mb = 0.1});
+  for (int step = 0; step < 2; ++step) ddp(torch::ones({2, 200})).sum().backward();
+  world.barrier();
+  world.destroy();
+  EXPECT_THROW(ddp(torch::ones({2, 200})), Aborted);
+}
+
 RANKS_TEST(Ddp, find_unused_parameters_lets_branches_go_unused, 2) {
   World world = init();
   auto model = std::make_shared<Branches>();
@@ -163,6 +198,9 @@ RANKS_TEST(Ddp, ignored_parameters_stay_local, 2) {
   EXPECT_TRUE(equal_bits(model->first->bias, before));
   ddp(torch::full({1, 8}, world.rank() + 1.0)).sum().backward();
   EXPECT_TRUE(equal_on_all_ranks(world, model->first->weight.grad()));
+  ASSERT_TRUE(model->first->bias.grad().defined());
+  ddp.zero_grad();
+  EXPECT_FALSE(model->first->bias.grad().defined());
   EXPECT_THROW((DistributedDataParallel(world, model, {.ignored = {"third.bias"}})),
                InvalidArgument);
 }
@@ -246,7 +284,7 @@ RANKS_TEST(Ddp, models_that_differ_are_refused_on_every_rank_with_the_difference
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("weight [2, 4] Float on rank 0 and weight [2, 5] Float on rank 1"),
+    EXPECT_NE(text.find("parameter weight [2, 4] Float on rank 0 and parameter weight [2, 5] Float on rank 1"),
               std::string::npos)
         << text;
   }
@@ -257,7 +295,7 @@ RANKS_TEST(Ddp, models_that_differ_are_refused_on_every_rank_with_the_difference
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("(2 and 4 parameters)"), std::string::npos) << text;
+    EXPECT_NE(text.find("and parameter 1.weight [2, 2] Float on rank 1"), std::string::npos) << text;
   }
 }
 

@@ -69,6 +69,17 @@ RANKS_TEST(CommHooks, an_error_of_a_hook_reaches_the_caller_of_backward, 2) {
   EXPECT_THROW(ddp(torch::ones({1, 2})).sum().backward(), Error);
 }
 
+namespace {
+
+void descend(torch::nn::Module& model) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : model.parameters()) {
+    if (parameter.grad().defined()) parameter.sub_(parameter.grad(), 0.01);
+  }
+}
+
+}  // namespace
+
 RANKS_TEST(Join, ranks_with_less_input_shadow_the_others, 3) {
   World world = init();
   for (const auto reduction : {Reduction::ordered, Reduction::native}) {
@@ -82,6 +93,7 @@ RANKS_TEST(Join, ranks_with_less_input_shadow_the_others, 3) {
               ddp.zero_grad();
               ddp(torch::ones({4, 4})).sum().backward();
               gradients.push_back(model->linear->bias.grad()[0].item<float>());
+              descend(*model);
             }
           },
           {.divide_by_initial_world_size = initial});
@@ -89,12 +101,29 @@ RANKS_TEST(Join, ranks_with_less_input_shadow_the_others, 3) {
       const std::vector<float> means =
           initial ? std::vector<float>{4, 4, 8 / 3.0f, 4 / 3.0f} : std::vector<float>{4, 4, 4, 4};
       ASSERT_EQ(gradients.size(), 2u + world.rank());
-      for (std::size_t i = 0; i < gradients.size(); ++i)
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
         EXPECT_FLOAT_EQ(gradients[i], means[i]) << i;
+      }
+      // Rank 2 worked to the end; its model goes to all.
       EXPECT_TRUE(equal_on_all_ranks(world, model->norm->running_mean));
-      EXPECT_TRUE(equal_on_all_ranks(world, model->linear->weight));
+      EXPECT_TRUE(equal_on_all_ranks(world, model->linear->bias));
     }
   }
+}
+
+RANKS_TEST(Join, a_rank_without_input_adds_up_its_shard_with_the_others_divisor, 3) {
+  World world = init();
+  torch::nn::Linear model(100, 100);  // too large to be exchanged whole: every rank adds a shard
+  DistributedDataParallel ddp(world, model, {.reduction = Reduction::ordered});
+  ddp.join(
+      [&] {
+        for (int step = 0; step < 1 + world.rank(); ++step) {
+          ddp.zero_grad();
+          ddp(torch::full({1, 100}, 2.0)).sum().backward();
+          EXPECT_TRUE(equal_bits(model->weight.grad(), torch::full({100, 100}, 2.0))) << step;
+        }
+      },
+      {.divide_by_initial_world_size = false});
 }
 
 RANKS_TEST(Join, accumulation_and_unused_parameters_are_shadowed_too, 2) {
@@ -106,9 +135,11 @@ RANKS_TEST(Join, accumulation_and_unused_parameters_are_shadowed_too, 2) {
       std::optional<NoSync> guard;
       if (step % 2 == 0) guard.emplace(ddp.engine());
       ddp(torch::ones({1, 4}), step < 2).sum().backward();
+      if (step % 2 == 1) descend(*model);
     }
   });
   EXPECT_TRUE(equal_on_all_ranks(world, model->left->weight));
+  EXPECT_TRUE(equal_on_all_ranks(world, model->right->weight));
 }
 
 RANKS_TEST(Join, early_termination_is_told_to_all, 2) {

@@ -77,6 +77,14 @@ struct Branches : torch::nn::Module {
   torch::nn::Linear left{4, 4}, right{4, 4};
 };
 
+struct FirstOfTwo : torch::nn::Module {
+  FirstOfTwo() {
+    register_module("layers", layers);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layers[0]->as<torch::nn::Linear>()->forward(x); }
+  torch::nn::Sequential layers{torch::nn::Linear(2, 2), torch::nn::Linear(2, 2)};
+};
+
 struct TwoHeads : torch::nn::Module {
   struct Output {
     at::Tensor a;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "comm/ordered_reduction.h"
 #include "comm/ordered_sum.h"
 #include "lockstep/ddp.h"
 #include "tests/ddp/models.h"
@@ -91,6 +92,47 @@ TEST(OrderedSum, adds_in_slot_order_and_rounds_once) {
   EXPECT_TRUE(equal_bits(narrow_out, torch::full({5}, 258, at::kBFloat16)));
   EXPECT_THROW(ordered_mean({torch::ones({2}, at::kLong)}, 1.0, torch::ones({2}, at::kLong)),
                Error);
+}
+
+namespace {
+
+// Lengths that make several pieces, uneven shards and shards of one element or none.
+void expect_lengths_of_all_kinds() {
+  World world = init();
+  OrderedReduction reduction(world.group().impl());
+  const auto contribution = [](int length, int slot) {
+    torch::manual_seed(100 + slot);
+    return torch::randn({length});
+  };
+  for (const int length : {1, 2, 5, 4097, 262'144, 1'500'007}) {
+    std::vector<at::Tensor> slots;
+    for (int slot = 0; slot < world.world_size(); ++slot) slots.push_back(contribution(length, slot));
+    at::Tensor expected = slots[0].clone();
+    for (std::size_t slot = 1; slot < slots.size(); ++slot) expected += slots[slot];
+    expected /= world.world_size();
+
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (const auto urgency : {OrderedReduction::Urgency::overlap, OrderedReduction::Urgency::overlap,
+                               OrderedReduction::Urgency::wait_now}) {
+      futures.push_back(reduction.mean(slots[world.rank()].clone(), urgency));
+    }
+    for (auto& future : futures) {
+      future->waitAndThrow();
+      EXPECT_TRUE(equal_bits(future->value().toTensor(), expected)) << length;
+    }
+  }
+}
+
+}  // namespace
+
+RANKS_TEST(Ordered, any_length_is_reduced_by_two_ranks, 2) {
+  expect_lengths_of_all_kinds();
+}
+RANKS_TEST(Ordered, any_length_is_reduced_by_three_ranks, 3) {
+  expect_lengths_of_all_kinds();
+}
+RANKS_TEST(Ordered, any_length_is_reduced_by_four_ranks, 4) {
+  expect_lengths_of_all_kinds();
 }
 
 RANKS_TEST(Ordered, two_ranks_equal_one_process, 2) {

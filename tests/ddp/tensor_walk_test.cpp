@@ -1,6 +1,7 @@
 #include "lockstep/tensor_walk.h"
 
 #include <array>
+#include <filesystem>
 #include <map>
 #include <memory>
 
@@ -76,7 +77,11 @@ TEST(TensorWalk, gives_references_that_can_be_replaced) {
 TEST(TensorWalk, passes_over_what_it_cannot_look_into_where_that_is_allowed) {
   int found = 0;
   auto visit = [&](const at::Tensor&) { ++found; };
-  const auto arguments = std::make_tuple(kOne, std::make_unique<int>(3), [] {});
+  struct Large {
+    int a, b, c, d, e, f, g, h, i;
+  };
+  const auto arguments = std::make_tuple(kOne, std::make_unique<int>(3), [] {},
+                                         std::filesystem::path("/a/b"), Large{});
   lockstep::detail::walk_tensors<false>(arguments, visit);
   EXPECT_EQ(found, 1);
 }
