@@ -17,8 +17,8 @@ namespace lockstep {
 /// The mean of every rank's tensor, added in rank order whatever the backend, the sizes of the
 /// tensors and their number. See docs/determinism.md.
 ///
-/// Over Gloo it uses point-to-point messages: two ranks, or small tensors, exchange everything and
-/// add by themselves; otherwise each rank adds one shard of the tensor and hands it out. Reductions
+/// Over Gloo it uses point-to-point messages: small tensors are exchanged whole and every rank adds by
+/// itself; of a large one each rank adds a shard and hands it out. Reductions
 /// run one after the other on a thread of their own, so that backward goes on meanwhile. Messages
 /// carry a tag per reduction, so the group's collectives can run at the same time.
 ///
@@ -48,9 +48,21 @@ class OrderedReduction {
   void set_divisor(double divisor) { divisor_ = divisor; }
 
  private:
-  void reduce_on_cpu(const at::Tensor& flat, int tag, double divisor);
-  void exchange_all(const at::Tensor& flat, int tag, double divisor);
-  void exchange_shards(const at::Tensor& flat, int tag, double divisor);
+  /// Memory to receive into, kept from one reduction to the next: fresh pages cost as much as the
+  /// addition itself.
+  class Scratch {
+   public:
+    /// A tensor of this length and type; what the last call with the same index returned is given up.
+    at::Tensor like(const at::Tensor& tensor, int index);
+
+   private:
+    std::vector<at::Tensor> buffers_;
+  };
+
+  void reduce_on_cpu(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
+  void exchange_in_turn(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
+  void exchange_all(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
+  void exchange_shards(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
   FuturePtr mean_on_device(const at::Tensor& tensor);
 
   void enqueue(std::function<void()> task);
@@ -62,6 +74,7 @@ class OrderedReduction {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
   double divisor_;
+  Scratch own_scratch_, thread_scratch_;  // of the caller's thread and of the one below
 
   std::mutex mutex_;
   std::condition_variable changed_;
