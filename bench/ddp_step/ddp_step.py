@@ -179,6 +179,7 @@ def main():
         path = os.path.join(args.save, f"{date}-ddp_step.md")
         command = f"bench/ddp_step/run --rounds {args.rounds} --seconds {args.seconds:g} " \
                   f"--reduction {args.reduction}"
+        os.makedirs(args.save, exist_ok=True)
         with open(path, "w") as file:
             file.write(f"# DDP step, C++ against Python, {date}\n\n`{command}`\n\n"
                        + "\n".join(lines) + "\n")
