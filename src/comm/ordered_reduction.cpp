@@ -13,6 +13,7 @@
 
 #include "comm/messages.h"
 #include "comm/ordered_sum.h"
+#include "comm/tensor_future.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -25,12 +26,6 @@ constexpr int kPiecesInFlight = 4;
 constexpr std::int64_t kSmallBytes = 16 << 10;
 
 using FuturePtr = OrderedReduction::FuturePtr;
-
-FuturePtr make_future(const at::Tensor& tensor) {
-  std::vector<c10::Device> devices;
-  if (!tensor.is_cpu()) devices.push_back(tensor.device());
-  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
-}
 
 at::Tensor piece_of(const at::Tensor& flat, std::int64_t begin, std::int64_t end) {
   return flat.narrow(0, begin, end - begin);
@@ -76,7 +71,7 @@ FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   group_->guard->check_usable("all_reduce");
   if (!group_->serves_with_gloo(tensor.device())) return mean_on_device(tensor);
 
-  FuturePtr future = make_future(tensor);
+  FuturePtr future = make_tensor_future(tensor);
   const int tag = next_tag();
   // Complex numbers add like pairs of reals.
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
@@ -247,7 +242,7 @@ FuturePtr OrderedReduction::mean_on_device(const at::Tensor& tensor) {
   ready.record(compute);
   side.wait(ready);
 
-  const FuturePtr future = make_future(tensor);
+  const FuturePtr future = make_tensor_future(tensor);
   const c10::StreamGuard on_side(side);
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const at::Tensor flat = real.view({-1});

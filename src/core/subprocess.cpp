@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/spawn.h"
+#include "core/exec_process.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -64,7 +64,7 @@ std::string ExitStatus::describe() const {
                          : concat("signal ", signal, " (SIG", name, ")");
 }
 
-Subprocess::Subprocess(const SubprocessOptions& options) : pid_(spawn_process(options)) {
+Subprocess::Subprocess(const SubprocessOptions& options) : pid_(exec_process(options)) {
   // The pid cannot be reused before we wait for it, so this is the right process even if it has
   // already ended.
   pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

@@ -1,5 +1,6 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "comm/tensor_future.h"
 #include "ddp/engine.h"
 #include "lockstep/comm_hook.h"
 
@@ -25,9 +26,7 @@ class EngineHook : public c10d::CommHookInterface {
 };
 
 FuturePtr completed(const at::Tensor& tensor) {
-  std::vector<c10::Device> devices;
-  if (!tensor.is_cpu()) devices.push_back(tensor.device());
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
+  auto future = make_tensor_future(tensor);
   future->markCompleted(tensor);
   return future;
 }

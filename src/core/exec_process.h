@@ -8,6 +8,6 @@ namespace lockstep {
 
 /// Starts the program and returns its pid once it runs; throws as Subprocess's constructor does.
 /// The caller must wait for it.
-pid_t spawn_process(const SubprocessOptions& options);
+pid_t exec_process(const SubprocessOptions& options);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "core/spawn.h"
+#include "core/exec_process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -209,7 +209,7 @@ int read_failure(int fd) {
 
 }  // namespace
 
-pid_t spawn_process(const SubprocessOptions& options) {
+pid_t exec_process(const SubprocessOptions& options) {
   if (options.argv.empty() || options.argv[0].empty()) {
     throw InvalidArgument("Subprocess: argv is empty; its first entry is the program");
   }
