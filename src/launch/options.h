@@ -1,0 +1,87 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Which of a worker's streams something applies to. The values are torchrun's.
+enum class Streams { none = 0, out = 1, err = 2, both = 3 };
+
+/// Streams per local rank, as --redirects and --tee give them: one value for all, or a map.
+struct StreamMap {
+  Streams all = Streams::none;      // where the map says nothing
+  std::map<int, Streams> by_local_rank;
+
+  Streams of(int local_rank) const {
+    const auto found = by_local_rank.find(local_rank);
+    return found == by_local_rank.end() ? all : found->second;
+  }
+  bool operator==(const StreamMap&) const = default;
+};
+
+enum class NumaBinding { node, socket, exclusive, core_complex };
+
+/// Where the store of a job on several nodes listens.
+enum class StoreMode {
+  shared,  // on node 0's address, for addresses of nodes that joined
+  local,   // on every node's loopback, forwarded over the authenticated link
+};
+
+/// What a user asked `lockstep run` for, after the command line, PET_* variables and defaults have
+/// been put together. Names and meanings are torchrun's, up to "ours".
+struct RunOptions {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::string nproc_per_node = "1";  // a number, or cpu, gpu, auto
+  std::string rdzv_backend = "static";
+  std::string rdzv_endpoint;
+  std::string rdzv_id = "none";
+  std::map<std::string, std::string> rdzv_conf;
+  bool standalone = false;
+  int max_restarts = 0;
+  std::chrono::duration<double> monitor_interval{0.1};
+  std::string start_method = "spawn";
+  std::string event_log_handler = "null";
+  std::string role = "default";
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  std::optional<std::string> log_dir;
+  StreamMap redirects;
+  StreamMap tee;
+  std::optional<std::set<int>> local_ranks_filter;  // unset: all
+  std::vector<std::string> duplicate_stdout_filters;
+  std::vector<std::string> duplicate_stderr_filters;
+  std::optional<int> node_rank;
+  std::string master_addr = "127.0.0.1";
+  std::optional<int> master_port;
+  std::optional<std::string> local_addr;
+  std::optional<std::string> logs_specs;
+  std::optional<NumaBinding> numa_binding;
+  std::vector<int> stop_signals;  // --signals-to-handle
+  std::optional<std::chrono::seconds> shutdown_timeout;  // unset: the environment, else 30
+  bool virtual_local_rank = false;
+  bool use_env = true;  // `lockstep launch` without --use-env: false
+
+  // Ours.
+  bool quiet = false;
+  bool json = false;     // events as JSON lines on standard output
+  bool dry_run = false;
+  std::optional<std::string> run_dir;
+  std::optional<std::string> secret_file;
+  bool insecure = false;
+  StoreMode store = StoreMode::shared;
+  std::optional<std::string> prefix;            // template of console lines
+  std::optional<std::uintmax_t> log_max_bytes;  // rotate a log file beyond this
+
+  std::string script;
+  std::vector<std::string> script_arguments;
+};
+
+}  // namespace lockstep
