@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include "core/exec_process.h"
+#include "core/signal_names.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -59,9 +59,7 @@ std::string ExitStatus::describe() const {
   if (signal == 0) {
     return concat("exit code ", exit_code);
   }
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? concat("signal ", signal)
-                         : concat("signal ", signal, " (SIG", name, ")");
+  return concat("signal ", signal, " (", signal_name(signal), ")");
 }
 
 Subprocess::Subprocess(const SubprocessOptions& options) : pid_(exec_process(options)) {
