@@ -1,0 +1,337 @@
+#include "launch/agent.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+std::int64_t seconds(Time duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
+
+}  // namespace
+
+Agent::Agent(const AgentOptions& options, Time now)
+    : options_(options),
+      apart_since_(now),
+      heard_(now),
+      next_beat_(now + options.beat_interval),
+      next_status_(now + options.status_interval),
+      now_(now) {}
+
+Agent::Actions Agent::start() {
+  actions_.push_back(Connect{});
+  return take();
+}
+
+// ---- the connection ----
+
+Agent::Actions Agent::on_connected(Time now) {
+  now_ = heard_ = now;
+  connected_ = true;
+  send(join());
+  return take();
+}
+
+Agent::Actions Agent::on_disconnected(const std::string& reason, Time now) {
+  now_ = now;
+  connected_ = false;
+  if (in_touch_) {
+    in_touch_ = false;
+    apart_since_ = now;
+  }
+  apart_reason_ = reason;
+  if (!done_) retry_at_ = now + options_.retry_interval;
+  return take();
+}
+
+Join Agent::join() const {
+  std::vector<WorkerFailed> failures = failures_;
+  for (WorkerFailed& failed : failures) failed.age = now_ - failed_at_.at(failed.rank);
+  return {.node = options_.self,
+          .terms = options_.terms,
+          .hosts_coordinator = options_.hosts_coordinator,
+          .phase = phase_,
+          .epoch = membership_.epoch,
+          .restart_count = membership_.restart_count,
+          .store_port = store_port_,
+          .failures = std::move(failures)};
+}
+
+Agent::Actions Agent::on_message(const Message& message, Time now) {
+  now_ = heard_ = now;
+  in_touch_ = true;
+  if (done_) return take();
+  std::visit(
+      [&](const auto& kind) {
+        if constexpr (requires { handle(kind); }) handle(kind);
+      },
+      message);
+  return take();
+}
+
+Agent::Actions Agent::on_time(Time now) {
+  now_ = now;
+  if (done_) return take();
+  if (retry_at_ && now >= *retry_at_) {
+    retry_at_.reset();
+    actions_.push_back(Connect{});
+  }
+  if (now >= next_beat_) {
+    next_beat_ = now + options_.beat_interval;
+    if (connected_) {
+      send(Beat{});
+      if (now - heard_ > options_.beat_limit) {
+        actions_.push_back(Disconnect{});
+        connected_ = false;
+        retry_at_ = now + options_.retry_interval;
+        if (in_touch_) apart_since_ = heard_;
+        in_touch_ = false;
+        apart_reason_ = "it has gone silent";
+      }
+    }
+    if (!in_touch_) lost_touch();
+  }
+  if (kill_at_ && now >= *kill_at_) kill_now();
+  return take();
+}
+
+// Cut off, the node can only guess what the others do; they will take it for lost. So it stops its
+// workers, and then waits for the coordinator, as long as somebody may start one again.
+void Agent::lost_touch() {
+  const Time apart = now_ - apart_since_;
+  const bool had_epoch = membership_.epoch != 0;
+  if (apart > options_.beat_limit && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
+    actions_.push_back(AgentSays{concat("lost the coordinator at ", options_.coordinator, " (",
+                                        apart_reason_, "): stopping this node's workers")});
+    begin_stop(SIGTERM);
+  }
+  if (done_ || ending_) return;
+  const bool may_return = options_.terms.elastic() || options_.terms.max_restarts > 0;
+  const Time limit = had_epoch && !may_return ? options_.beat_limit : options_.join_timeout;
+  if (apart > limit) {
+    ending_ = Finish{
+        .code = 1,
+        .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",
+                         options_.coordinator, " for ", seconds(apart), " s: ", apart_reason_),
+        .failures = failures_,
+        .stopped_ranks = {}};
+    if (phase_ == NodePhase::idle) return finish(*ending_);
+    if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
+    return;
+  }
+  if (now_ >= next_status_) {
+    next_status_ = now_ + options_.status_interval;
+    actions_.push_back(AgentSays{concat("waiting for the coordinator at ", options_.coordinator,
+                                        " for ", seconds(apart), " s: ", apart_reason_,
+                                        "; giving up in ", seconds(limit - apart), " s")});
+  }
+}
+
+Time Agent::next_deadline() const {
+  if (done_) return Time::max();
+  Time deadline = next_beat_;
+  if (retry_at_) deadline = std::min(deadline, *retry_at_);
+  if (kill_at_) deadline = std::min(deadline, *kill_at_);
+  return deadline;
+}
+
+// ---- commands ----
+
+void Agent::handle(const Refused& refused) {
+  finish({.code = 1,
+          .reason =
+              concat("refused by the coordinator at ", options_.coordinator, ": ", refused.reason),
+          .failures = {},
+          .stopped_ranks = {}});
+}
+
+void Agent::handle(const Status& status) {
+  actions_.push_back(AgentSays{status.text});
+}
+
+void Agent::handle(const Prepare& prepare) {
+  if (ending_) return;
+  // Repeated after a broken connection, or of an epoch that is over.
+  if (phase_ != NodePhase::idle || prepare.membership.epoch <= membership_.epoch) return;
+  membership_ = prepare.membership;
+  phase_ = NodePhase::prepared;
+  failures_.clear();
+  failed_at_.clear();
+  store_port_ = 0;
+  slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
+  if (membership_.group_rank == 0) {
+    actions_.push_back(OpenStore{membership_});
+  } else {
+    send(Ready{membership_.epoch, 0});
+  }
+}
+
+Agent::Actions Agent::on_store_open(Epoch epoch, int port, Time now) {
+  now_ = now;
+  if (phase_ != NodePhase::prepared || epoch != membership_.epoch) return take();
+  store_port_ = port;
+  send(Ready{epoch, port});
+  return take();
+}
+
+void Agent::handle(const Start& start) {
+  if (phase_ != NodePhase::prepared || start.epoch != membership_.epoch) return;
+  phase_ = NodePhase::running;
+  for (Slot& slot : slots_) slot.state = SlotState::running;
+  actions_.push_back(StartWorkers{membership_, start.master_addr, start.master_port});
+}
+
+void Agent::handle(const Stop& stop) {
+  // Also of an epoch that this node has never heard of: the answer is that nothing of it is left.
+  if (phase_ == NodePhase::idle) return send(Stopped{stop.epoch, {}});
+  if (stop.epoch < membership_.epoch) return;
+  stopped_through_ = std::max(stopped_through_, stop.epoch);
+  if (phase_ != NodePhase::stopping) begin_stop(stop.signal);
+}
+
+void Agent::handle(const Finish& finish_message) {
+  ending_ = finish_message;
+  awaits_end_ = false;
+  if (phase_ == NodePhase::idle) return finish(finish_message);
+  if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
+}
+
+// ---- workers ----
+
+Agent::Actions Agent::on_worker_end(const WorkerEnd& end, Time now) {
+  now_ = now;
+  if (end.epoch != membership_.epoch) return take();
+  Slot& slot = slots_.at(static_cast<std::size_t>(end.local_rank));
+  if (slot.state != SlotState::running) return take();
+  if (phase_ == NodePhase::stopping) {
+    slot.state = SlotState::stopped;
+    stopped_if_gone();
+    return take();
+  }
+  if (end.code == 0) {
+    slot.state = SlotState::succeeded;
+    const bool all = std::ranges::all_of(
+        slots_, [](const Slot& each) { return each.state == SlotState::succeeded; });
+    if (all) {
+      phase_ = NodePhase::succeeded;
+      send(WorkersSucceeded{membership_.epoch});
+    }
+    return take();
+  }
+  slot.state = SlotState::failed;
+  const int rank = membership_.self().first_rank + end.local_rank;
+  failed_at_[rank] = now;
+  failures_.push_back(
+      {.epoch = end.epoch, .rank = rank, .code = end.code, .age = Time(0), .details = end.details});
+  send(failures_.back());
+  return take();
+}
+
+void Agent::begin_stop(int signal) {
+  phase_ = NodePhase::stopping;
+  killed_ = leftovers_asked_ = false;
+  kill_at_ = now_ + options_.grace;
+  if (any_running()) actions_.push_back(SignalWorkers{signal});
+  stopped_if_gone();
+}
+
+void Agent::kill_now() {
+  kill_at_.reset();
+  if (killed_ || !any_running()) return;
+  killed_ = true;
+  actions_.push_back(SignalWorkers{SIGKILL});
+}
+
+void Agent::stopped_if_gone() {
+  if (phase_ != NodePhase::stopping || any_running() || leftovers_asked_) return;
+  leftovers_asked_ = true;
+  actions_.push_back(KillLeftovers{});
+}
+
+Agent::Actions Agent::on_all_gone(Time now) {
+  now_ = now;
+  if (phase_ == NodePhase::stopping && leftovers_asked_) all_stopped();
+  return take();
+}
+
+Agent::Actions Agent::on_stuck(const std::string& text, Time now) {
+  now_ = now;
+  if (done_) return take();
+  // Nothing can be started beside processes that hold the devices, and nothing more can be done.
+  send(Leave{0, text});
+  finish({.code = 1, .reason = text, .failures = failures_, .stopped_ranks = {}});
+  return take();
+}
+
+void Agent::all_stopped() {
+  phase_ = NodePhase::idle;
+  kill_at_.reset();
+  stopped_through_ = std::max(stopped_through_, membership_.epoch);
+  send(Stopped{stopped_through_, ranks_in(SlotState::stopped)});
+  if (ending_ && !awaits_end_) finish(*ending_);
+}
+
+// ---- endings ----
+
+Agent::Actions Agent::on_stop_signal(int signal, const std::string& name, Time now) {
+  now_ = now;
+  if (done_) return take();
+  if (++stop_signals_ > 1) {
+    kill_at_ = now;
+    kill_now();
+    return take();
+  }
+  leave(signal, concat("the launcher on ", options_.self.host, " got ", name));
+  return take();
+}
+
+Agent::Actions Agent::on_broken(const std::string& reason, Time now) {
+  now_ = now;
+  if (!done_) leave(0, reason);
+  return take();
+}
+
+void Agent::leave(int signal, const std::string& reason) {
+  ending_ = Finish{.code = signal != 0 ? 128 + signal : 1,
+                   .reason = reason,
+                   .failures = failures_,
+                   .stopped_ranks = {}};
+  send(Leave{signal, reason});
+  // The coordinator on this node will say how the job ended; one elsewhere says nothing more.
+  awaits_end_ = options_.hosts_coordinator && connected_;
+  if (phase_ == NodePhase::idle) {
+    if (!awaits_end_) finish(*ending_);
+    return;
+  }
+  if (phase_ != NodePhase::stopping) begin_stop(signal != 0 ? signal : SIGTERM);
+}
+
+void Agent::finish(const Finish& finish_message) {
+  done_ = true;
+  actions_.push_back(AgentDone{finish_message});
+}
+
+bool Agent::any_running() const {
+  return std::ranges::any_of(slots_,
+                             [](const Slot& slot) { return slot.state == SlotState::running; });
+}
+
+std::vector<int> Agent::ranks_in(SlotState state) const {
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].state == state) {
+      ranks.push_back(membership_.self().first_rank + static_cast<int>(i));
+    }
+  }
+  return ranks;
+}
+
+void Agent::send(const Message& message) {
+  if (connected_) actions_.push_back(Send{message});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launch/messages.h"
+
+namespace lockstep {
+
+struct AgentOptions {
+  NodeInfo self;
+  JobTerms terms;
+  bool hosts_coordinator = false;
+  std::string coordinator;                // where it is, for people
+  Time grace = std::chrono::seconds(30);  // from the first signal to SIGKILL, on every path
+  Time join_timeout = std::chrono::seconds(600);
+  Time beat_interval = std::chrono::seconds(1);
+  Time beat_limit = std::chrono::seconds(6);
+  Time retry_interval = std::chrono::milliseconds(500);
+  Time status_interval = std::chrono::seconds(5);
+};
+
+/// How one worker ended, and what is needed to report it.
+struct WorkerEnd {
+  Epoch epoch = 0;
+  int local_rank = 0;
+  int code = 0;         // 0: success; else the exit code, or 128 + signal
+  std::string details;  // a WorkerFailure as JSON; empty on success
+};
+
+// What the agent asks its shell for.
+
+struct Connect {};
+struct Disconnect {};
+struct Send {
+  Message message;
+};
+/// Open a fresh store for the epoch, for these nodes only. Answered by on_store_open().
+struct OpenStore {
+  Membership membership;
+};
+struct StartWorkers {
+  Membership membership;
+  std::string master_addr;
+  int master_port = 0;
+};
+struct SignalWorkers {
+  int signal = 0;
+};
+/// Kill every process that the workers have left behind. Answered by on_all_gone().
+struct KillLeftovers {};
+struct AgentSays {
+  std::string text;
+};
+struct AgentDone {
+  Finish finish;
+};
+
+using AgentAction = std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, SignalWorkers,
+                                 KillLeftovers, AgentSays, AgentDone>;
+
+/// One node of a job: keeps in touch with the coordinator, starts and stops this node's workers as
+/// it is told, and stops them by itself when it is cut off. One per launcher process.
+///
+/// Like Coordinator it has no clock, socket or process of its own.
+///
+/// Every slot (a worker's place; here by local rank) has a life of its own: started, ended by
+/// itself, or stopped. Restarting all workers is replacing every slot at once.
+class Agent {
+ public:
+  using Actions = std::vector<AgentAction>;
+
+  Agent(const AgentOptions& options, Time now);
+
+  /// Call once, first.
+  Actions start();
+
+  Actions on_connected(Time now);
+  Actions on_disconnected(const std::string& reason, Time now);
+  Actions on_message(const Message& message, Time now);
+  Actions on_store_open(Epoch epoch, int port, Time now);
+  Actions on_worker_end(const WorkerEnd& end, Time now);
+  Actions on_all_gone(Time now);
+  /// Processes that not even SIGKILL ends, named in `text`.
+  Actions on_stuck(const std::string& text, Time now);
+  /// A signal that asks the job to stop. The second one does not wait any longer.
+  Actions on_stop_signal(int signal, const std::string& name, Time now);
+  /// Something in the shell cannot go on (the store's port, the keeper).
+  Actions on_broken(const std::string& reason, Time now);
+
+  Actions on_time(Time now);
+  Time next_deadline() const;
+
+  NodePhase phase() const { return phase_; }
+  Epoch epoch() const { return membership_.epoch; }
+  bool done() const { return done_; }
+
+ private:
+  enum class SlotState { empty, running, succeeded, failed, stopped };
+  struct Slot {
+    SlotState state = SlotState::empty;
+  };
+
+  void handle(const Refused& refused);
+  void handle(const Status& status);
+  void handle(const Prepare& prepare);
+  void handle(const Start& start);
+  void handle(const Stop& stop);
+  void handle(const Finish& finish);
+  void handle(const Beat&) {}
+
+  void begin_stop(int signal);
+  void kill_now();
+  void stopped_if_gone();
+  void all_stopped();
+  void finish(const Finish& finish);
+  void leave(int signal, const std::string& reason);
+  void lost_touch();
+  bool any_running() const;
+  std::vector<int> ranks_in(SlotState state) const;
+  Join join() const;
+  void send(const Message& message);
+  Actions take() { return std::move(actions_); }
+
+  AgentOptions options_;
+  NodePhase phase_ = NodePhase::idle;
+  Membership membership_;  // of the current or last epoch
+  std::vector<Slot> slots_;
+  std::vector<WorkerFailed> failures_;  // of this epoch; age is filled in when sent
+  std::map<int, Time> failed_at_;       // by rank
+  int store_port_ = 0;
+
+  bool connected_ = false;
+  bool in_touch_ = false;  // has heard the coordinator since the start or the last loss
+  Time apart_since_{0};    // since when not in touch
+  std::string apart_reason_;
+  Time heard_{0};
+  std::optional<Time> retry_at_;
+  Time next_beat_{0};
+  Time next_status_{0};
+
+  std::optional<Time> kill_at_;  // while stopping
+  bool killed_ = false;
+  bool leftovers_asked_ = false;
+  Epoch stopped_through_ = 0;  // what the coordinator wants to hear about
+  int stop_signals_ = 0;
+  std::optional<Finish> ending_;  // decided; carried out when no worker is left
+  bool awaits_end_ = false;       // the coordinator will say more about it
+  bool done_ = false;
+  Time now_{0};
+  Actions actions_;
+};
+
+}  // namespace lockstep

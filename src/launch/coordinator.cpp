@@ -1,0 +1,473 @@
+#include "launch/coordinator.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "launch/membership.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// "Saved; start me again": the program's own word, which a restart here would overrule.
+constexpr int kResumeCode = 75;
+// For nodes that have lost their connection to come back and hear the end.
+constexpr Time kLinger = std::chrono::seconds(5);
+
+}  // namespace
+
+Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
+    : options_(options),
+      now_(now),
+      gathering_since_(now),
+      next_beat_(now + options.beat_interval),
+      next_status_(now + options.status_interval) {}
+
+Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message, Time now) {
+  now_ = now;
+  actions_.clear();
+  if (const auto* join = std::get_if<Join>(&message)) {
+    handle(link, *join);
+  } else if (Node* node = node_of(link)) {
+    node->heard = now;
+    std::visit(
+        [&](const auto& kind) {
+          // What only a coordinator sends is not for it.
+          if constexpr (requires { handle(*node, kind); }) handle(*node, kind);
+        },
+        message);
+  }
+  return std::move(actions_);
+}
+
+Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reason, Time now) {
+  now_ = now;
+  actions_.clear();
+  if (Node* node = node_of(link)) {
+    node->link.reset();
+    node->disconnected = now;
+    node->disconnect_reason = reason;
+    links_.erase(link);
+  }
+  return std::move(actions_);
+}
+
+Coordinator::Actions Coordinator::on_time(Time now) {
+  now_ = now;
+  actions_.clear();
+  if (now >= next_beat_) {
+    next_beat_ = now + options_.beat_interval;
+    send_to_all(Beat{});
+    check_silence();
+  }
+  if (phase_ == Phase::gathering) {
+    if (now >= next_status_) {
+      next_status_ = now + options_.status_interval;
+      send_to_all(Status{status(now)});
+    }
+    if (last_call_ && now >= *last_call_) {
+      form();
+    } else if (!last_call_ && now >= gathering_since_ + options_.join_timeout) {
+      finish(1, concat("not enough nodes came together: ", status(now)));
+    }
+  }
+  if (phase_ == Phase::stopping && now >= stop_deadline_) {
+    const std::vector<std::string> members = participants_;
+    for (const std::string& id : members) {
+      const auto found = nodes_.find(id);
+      if (found != nodes_.end() && found->second.busy != 0) {
+        lose(id, "it did not stop its workers in time");
+      }
+    }
+  }
+  if (phase_ == Phase::finished && !done_) {
+    const bool all_told =
+        std::ranges::all_of(nodes_, [](const auto& entry) { return entry.second.told_end; });
+    if (all_told || now >= done_at_) {
+      done_ = true;
+      actions_.push_back(CoordinatorDone{});
+    }
+  }
+  return std::move(actions_);
+}
+
+Time Coordinator::next_deadline() const {
+  if (done_) return Time::max();
+  Time deadline = next_beat_;
+  if (phase_ == Phase::gathering) {
+    deadline = std::min(deadline, next_status_);
+    deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
+  }
+  if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
+  if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
+  return deadline;
+}
+
+// ---- joining ----
+
+void Coordinator::handle(LinkId link, const Join& join) {
+  const auto known = nodes_.find(join.node.id);
+  if (known == nodes_.end()) {
+    if (const auto reason = reason_to_refuse(join)) {
+      actions_.push_back(
+          Say{concat("refused ", join.node.host, " (", join.node.address, "): ", *reason)});
+      actions_.push_back(SendTo{link, Refused{*reason}});
+      actions_.push_back(CloseLink{link});
+      return;
+    }
+  }
+  // A coordinator that took over from one that died goes on counting where that one was.
+  if (join.epoch > highest_epoch_) {
+    highest_epoch_ = join.epoch;
+    restarts_ = std::max(restarts_, join.restart_count);
+  }
+  Node& node = nodes_[join.node.id];
+  if (known == nodes_.end()) node.joined = now_;
+  node.info = join.node;
+  node.hosts_coordinator = join.hosts_coordinator;
+  attach(node, link);
+  catch_up(node, join);
+}
+
+std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const {
+  if (phase_ == Phase::finished) return "the job has ended";
+  const JobTerms &ours = options_.terms, &theirs = join.terms;
+  if (theirs.run_id != ours.run_id) {
+    return concat("this job's --rdzv-id is '", ours.run_id, "', yours is '", theirs.run_id,
+                  "': give every node the same one (a value such as $RANDOM differs on each)");
+  }
+  if (theirs.min_nodes != ours.min_nodes || theirs.max_nodes != ours.max_nodes) {
+    return concat("--nnodes is ", ours.min_nodes, ":", ours.max_nodes, " here, ", theirs.min_nodes,
+                  ":", theirs.max_nodes, " on your node; it must be the same on all");
+  }
+  if (theirs.max_restarts != ours.max_restarts) {
+    return concat("--max-restarts is ", ours.max_restarts, " here, ", theirs.max_restarts,
+                  " on your node; it must be the same on all");
+  }
+  if (!join.node.node_rank) return std::nullopt;
+  if (*join.node.node_rank >= ours.max_nodes) {
+    return concat("--node-rank is ", *join.node.node_rank,
+                  "; it must be below the number of nodes, ", ours.max_nodes);
+  }
+  for (const auto& [id, node] : nodes_) {
+    if (node.link && node.info.node_rank == join.node.node_rank) {
+      return concat("--node-rank ", *join.node.node_rank, " is already taken by ", node.info.host,
+                    " (", node.info.address, ")");
+    }
+  }
+  return std::nullopt;
+}
+
+void Coordinator::attach(Node& node, LinkId link) {
+  if (node.link && *node.link != link) {
+    // The old connection is half dead: the node would not have come again otherwise.
+    links_.erase(*node.link);
+    actions_.push_back(CloseLink{*node.link});
+  }
+  node.link = link;
+  node.heard = now_;
+  links_[link] = node.info.id;
+}
+
+// Whatever messages were lost, the node has just said where it stands.
+void Coordinator::catch_up(Node& node, const Join& join) {
+  const bool current = node.participant && join.epoch == epoch_;
+  if (phase_ == Phase::finished) return send(node, finish_);
+  if (!node.participant) {
+    node.busy = join.phase == NodePhase::idle ? 0 : join.epoch;
+    if (node.busy != 0)
+      return send(node, Stop{node.busy, SIGTERM, "the job has gone on without this node"});
+    actions_.push_back(
+        Say{concat("node ", node.info.host, " (", node.info.address, ", ", node.info.workers,
+                   node.info.workers == 1 ? " worker" : " workers", ") joined")});
+    gather();
+    return grow_if_possible();
+  }
+  if (phase_ == Phase::stopping) {
+    if (join.phase == NodePhase::idle) return handle(node, Stopped{epoch_, {}});
+    if (current) {
+      for (const WorkerFailed& failed : join.failures) handle(node, failed);
+    }
+    return send(node, Stop{std::max(epoch_, join.epoch), SIGTERM, "the epoch is being stopped"});
+  }
+  if (phase_ == Phase::preparing && !current && join.phase == NodePhase::idle) {
+    return send(node, Prepare{node.membership});
+  }
+  if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
+    return handle(node, Ready{join.epoch, join.store_port});
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::prepared) {
+    return send(node, start_);
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::succeeded) {
+    return handle(node, WorkersSucceeded{epoch_});
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::running) {
+    for (const WorkerFailed& failed : join.failures) handle(node, failed);
+    return;
+  }
+  // It has given its workers up while it was cut off. It can take part again, in the next epoch.
+  const LinkId link = *node.link;
+  lose(node.info.id, "it was cut off and stopped its workers", 1, /*close=*/false);
+  handle(link, join);
+}
+
+// ---- an epoch ----
+
+std::vector<NodeInfo> Coordinator::candidates() const {
+  std::vector<NodeInfo> free;
+  for (const auto& [id, node] : nodes_) {
+    if (node.link && node.busy == 0) free.push_back(node.info);
+  }
+  return free;
+}
+
+void Coordinator::gather() {
+  if (phase_ != Phase::gathering) return;
+  const auto count = static_cast<int>(candidates().size());
+  if (count < options_.terms.min_nodes) {
+    last_call_.reset();
+    return;
+  }
+  // After a restart with nobody lost there is nobody to wait for.
+  const bool all_back =
+      !participants_.empty() && !lost_someone_ && count >= static_cast<int>(participants_.size());
+  if (count >= options_.terms.max_nodes || all_back) return form();
+  if (!last_call_) last_call_ = now_ + options_.last_call;
+}
+
+void Coordinator::form() {
+  std::vector<NodeInfo> chosen = candidates();
+  sort_by_rank_order(chosen);
+  // When there are too many, those who were members stay.
+  std::ranges::stable_partition(chosen, [&](const NodeInfo& node) {
+    return std::ranges::find(participants_, node.id) != participants_.end();
+  });
+  if (chosen.size() > static_cast<std::size_t>(options_.terms.max_nodes)) {
+    chosen.resize(static_cast<std::size_t>(options_.terms.max_nodes));
+  }
+  sort_by_rank_order(chosen);
+
+  phase_ = Phase::preparing;
+  epoch_ = ++highest_epoch_;
+  last_call_.reset();
+  lost_someone_ = false;
+  failures_.clear();
+  stopped_ranks_.clear();
+  participants_.clear();
+  for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
+  std::vector<Membership> places = form_memberships(chosen, epoch_, restarts_);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    Node& node = nodes_.at(chosen[i].id);
+    node.participant = true;
+    node.busy = epoch_;
+    node.membership = std::move(places[i]);
+    participants_.push_back(chosen[i].id);
+    send(node, Prepare{node.membership});
+  }
+}
+
+void Coordinator::handle(Node& node, const Ready& ready) {
+  if (phase_ != Phase::preparing || !node.participant || ready.epoch != epoch_) return;
+  node.ready = true;
+  node.store_port = ready.store_port;
+  for (const std::string& id : participants_) {
+    if (!nodes_.at(id).ready) return;
+  }
+  const Node& first = nodes_.at(participants_.front());
+  start_ = Start{epoch_, first.info.address, first.store_port};
+  phase_ = Phase::running;
+  for (const std::string& id : participants_) send(nodes_.at(id), start_);
+  grow_if_possible();
+}
+
+void Coordinator::handle(Node& node, const WorkerFailed& failed) {
+  if (!node.participant || failed.epoch != epoch_) return;
+  if (phase_ != Phase::running && phase_ != Phase::stopping) return;
+  const auto same_rank = [&](const Failure& known) { return known.report.rank == failed.rank; };
+  if (std::ranges::any_of(failures_, same_rank)) return;
+  failures_.push_back({now_ - failed.age, failed});
+  if (phase_ == Phase::running) {
+    restart_or_finish({.code = failed.code,
+                       .reason = concat("rank ", failed.rank, " on ", node.info.host, " failed"),
+                       .of_worker = true});
+  }
+}
+
+void Coordinator::handle(Node& node, const WorkersSucceeded& succeeded) {
+  if (phase_ != Phase::running || !node.participant || succeeded.epoch != epoch_) return;
+  node.succeeded = true;
+  finish_if_all_succeeded();
+}
+
+void Coordinator::finish_if_all_succeeded() {
+  const bool all = std::ranges::all_of(participants_, [&](const std::string& id) {
+    const auto found = nodes_.find(id);
+    return found == nodes_.end() || found->second.succeeded;
+  });
+  if (all) finish(0, "");
+}
+
+void Coordinator::handle(Node& node, const Stopped& stopped) {
+  if (stopped.epoch < node.busy) return;
+  if (node.participant && stopped.epoch == epoch_) {
+    stopped_ranks_.insert(stopped_ranks_.end(), stopped.stopped_ranks.begin(),
+                          stopped.stopped_ranks.end());
+  }
+  node.busy = 0;
+  if (node.participant && phase_ == Phase::stopping) return stop_or_finish();
+  if (node.participant && (phase_ == Phase::running || phase_ == Phase::preparing)) {
+    return lose(node.info.id, "it stopped its workers by itself", 1, /*close=*/false);
+  }
+  gather();
+  grow_if_possible();
+}
+
+void Coordinator::handle(Node& node, const Leave& leave) {
+  const int code = leave.signal != 0 ? 128 + leave.signal : 1;
+  if (!node.hosts_coordinator) return lose(node.info.id, leave.reason, code);
+  // The coordinator goes with the node, so the job cannot go on without it.
+  ending_ = Ending{.code = code, .reason = leave.reason, .of_worker = false};
+  if (phase_ == Phase::gathering) return finish(code, leave.reason);
+  if (phase_ == Phase::preparing || phase_ == Phase::running) {
+    begin_stop(leave.reason, leave.signal != 0 ? leave.signal : SIGTERM);
+  }
+}
+
+void Coordinator::grow_if_possible() {
+  if (phase_ != Phase::running) return;
+  if (participants_.size() >= static_cast<std::size_t>(options_.terms.max_nodes)) return;
+  const std::vector<NodeInfo> waiting = candidates();
+  if (waiting.empty()) return;
+  begin_stop(concat("node ", waiting.front().host, " joined: restarting with ",
+                    participants_.size() + waiting.size(), " nodes"),
+             SIGTERM);
+}
+
+// ---- endings ----
+
+void Coordinator::restart_or_finish(const Ending& ending) {
+  if (ending.code != kResumeCode && restarts_ < options_.terms.max_restarts) {
+    ++restarts_;
+    return begin_stop(
+        concat(ending.reason, ": restart ", restarts_, " of ", options_.terms.max_restarts),
+        SIGTERM);
+  }
+  ending_ = ending;
+  begin_stop(ending.reason, SIGTERM);
+}
+
+void Coordinator::begin_stop(const std::string& reason, int signal) {
+  phase_ = Phase::stopping;
+  stop_deadline_ = now_ + options_.stop_limit;
+  actions_.push_back(Say{reason});
+  for (const std::string& id : participants_) {
+    const auto found = nodes_.find(id);
+    if (found != nodes_.end()) send(found->second, Stop{epoch_, signal, reason});
+  }
+  stop_or_finish();
+}
+
+void Coordinator::stop_or_finish() {
+  for (const std::string& id : participants_) {
+    const auto found = nodes_.find(id);
+    if (found != nodes_.end() && found->second.busy != 0) return;
+  }
+  if (ending_) {
+    // Failures on several nodes arrive in any order; the earliest one is the cause.
+    if (ending_->of_worker && !failures_.empty()) {
+      const auto first = std::ranges::min_element(failures_, {}, &Failure::when);
+      ending_->code = first->report.code;
+    }
+    return finish(ending_->code, ending_->reason);
+  }
+  phase_ = Phase::gathering;
+  gathering_since_ = now_;
+  next_status_ = now_ + options_.status_interval;
+  for (auto& [id, node] : nodes_) node.participant = false;
+  gather();
+}
+
+void Coordinator::finish(int code, const std::string& reason) {
+  phase_ = Phase::finished;
+  done_at_ = now_ + kLinger;
+  std::ranges::sort(failures_, {}, &Failure::when);
+  finish_ = Finish{.code = code, .reason = reason, .failures = {}, .stopped_ranks = stopped_ranks_};
+  std::ranges::sort(finish_.stopped_ranks);
+  for (const Failure& failure : failures_) {
+    finish_.failures.push_back(failure.report);
+    finish_.failures.back().age = now_ - failure.when;
+  }
+  if (code == 0) finish_.failures.clear();
+  next_beat_ = now_;  // to look soon whether everyone has been told
+  send_to_all(finish_);
+}
+
+void Coordinator::lose(const std::string& id, const std::string& reason, int code, bool close) {
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return;
+  const Node node = found->second;
+  nodes_.erase(found);
+  if (node.link) {
+    links_.erase(*node.link);
+    if (close) actions_.push_back(CloseLink{*node.link});
+  }
+  std::erase_if(departures_, [&](const Departure& old) { return old.host == node.info.host; });
+  departures_.push_back({node.info.host, reason, now_});
+  const std::string text = concat("node ", node.info.host, " was lost: ", reason);
+  if (node.participant) {
+    lost_someone_ = true;
+  } else {
+    actions_.push_back(Say{text});
+  }
+  switch (phase_) {
+    case Phase::gathering:
+      return gather();
+    case Phase::preparing:
+      if (node.participant) begin_stop(text, SIGTERM);
+      return;
+    case Phase::running:
+      if (!node.participant) return;
+      if (node.succeeded) return finish_if_all_succeeded();
+      // A job that may change its size does so; one of fixed size has failed and may be restarted.
+      if (options_.terms.elastic()) return begin_stop(text, SIGTERM);
+      return restart_or_finish({.code = code, .reason = text, .of_worker = false});
+    case Phase::stopping:
+      return stop_or_finish();
+    case Phase::finished:
+      return;
+  }
+}
+
+void Coordinator::check_silence() {
+  std::vector<std::pair<std::string, std::string>> lost;
+  for (const auto& [id, node] : nodes_) {
+    if (node.hosts_coordinator) continue;
+    if (node.link && now_ - node.heard > options_.beat_limit) {
+      lost.emplace_back(
+          id, concat("nothing was heard of it for ",
+                     std::chrono::duration_cast<std::chrono::seconds>(now_ - node.heard).count(),
+                     " s"));
+    } else if (!node.link && now_ - node.disconnected > options_.reconnect_limit) {
+      lost.emplace_back(id, node.disconnect_reason);
+    }
+  }
+  for (const auto& [id, reason] : lost) lose(id, reason);
+}
+
+void Coordinator::send(Node& node, const Message& message) {
+  if (!node.link) return;
+  actions_.push_back(SendTo{*node.link, message});
+  if (std::holds_alternative<Finish>(message)) node.told_end = true;
+}
+
+void Coordinator::send_to_all(const Message& message) {
+  for (auto& [id, node] : nodes_) send(node, message);
+}
+
+Coordinator::Node* Coordinator::node_of(LinkId link) {
+  const auto found = links_.find(link);
+  return found == links_.end() ? nullptr : &nodes_.at(found->second);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "launch/messages.h"
+
+namespace lockstep {
+
+/// A connection between a node and the coordinator, as the shell numbers them.
+using LinkId = std::uint64_t;
+
+struct CoordinatorOptions {
+  JobTerms terms;
+  Time join_timeout = std::chrono::seconds(600);  // for enough nodes to come together
+  Time last_call = std::chrono::seconds(30);      // for more than enough
+  Time beat_interval = std::chrono::seconds(1);
+  Time beat_limit = std::chrono::seconds(6);       // silence after which a node counts as lost
+  Time reconnect_limit = std::chrono::seconds(2);  // for a node whose connection broke
+  Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
+  Time status_interval = std::chrono::seconds(5);
+  std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
+};
+
+struct SendTo {
+  LinkId link = 0;
+  Message message;
+};
+/// Nothing more is to be heard on this connection.
+struct CloseLink {
+  LinkId link = 0;
+};
+/// A line for people.
+struct Say {
+  std::string text;
+};
+/// Everyone has been told the end, or could not be told.
+struct CoordinatorDone {};
+
+using CoordinatorAction = std::variant<SendTo, CloseLink, Say, CoordinatorDone>;
+
+/// Decides for the whole job: who is a member, when an epoch starts and stops, whether to restart,
+/// and how it ends. One per job.
+///
+/// It has no clock, socket or thread: the shell tells it what happened and when, and does what it
+/// answers. The same code runs in the launcher and in the simulation (tests/sim).
+///
+/// Messages may be lost with a connection. A node that connects again says where it stands, and
+/// every command can be repeated without harm, because it names the epoch it is about: what is
+/// about another epoch than the current one is answered with a stop, or not at all.
+class Coordinator {
+ public:
+  using Actions = std::vector<CoordinatorAction>;
+
+  Coordinator(const CoordinatorOptions& options, Time now);
+
+  Actions on_message(LinkId link, const Message& message, Time now);
+  Actions on_closed(LinkId link, const std::string& reason, Time now);
+
+  /// To be called at next_deadline(), or later.
+  Actions on_time(Time now);
+  Time next_deadline() const;
+
+  enum class Phase { gathering, preparing, running, stopping, finished };
+  Phase phase() const { return phase_; }
+  Epoch epoch() const { return epoch_; }
+  int restarts() const { return restarts_; }
+  /// Nodes of the current epoch, by group rank.
+  const std::vector<std::string>& participants() const { return participants_; }
+
+  /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
+  std::string status(Time now) const;
+
+ private:
+  struct Node {
+    NodeInfo info;
+    std::optional<LinkId> link;
+    bool hosts_coordinator = false;
+    Time joined{0};
+    Time heard{0};
+    Time disconnected{0};  // since when, where it has no link
+    std::string disconnect_reason;
+    Epoch busy = 0;  // the epoch whose workers it may still have; 0: none
+    // Of the current epoch:
+    bool participant = false;
+    Membership membership;
+    bool ready = false;
+    bool succeeded = false;
+    int store_port = 0;
+    bool told_end = false;
+  };
+  struct Departure {
+    std::string host;
+    std::string reason;
+    Time when{0};
+  };
+  struct Ending {
+    int code = 0;
+    std::string reason;
+    bool of_worker = false;  // the earliest failure's code is the job's
+  };
+  struct Failure {
+    Time when{0};
+    WorkerFailed report;
+  };
+
+  void handle(LinkId link, const Join& join);
+  void handle(Node& node, const Ready& ready);
+  void handle(Node& node, const WorkerFailed& failed);
+  void handle(Node& node, const WorkersSucceeded& succeeded);
+  void handle(Node& node, const Stopped& stopped);
+  void handle(Node& node, const Leave& leave);
+
+  std::optional<std::string> reason_to_refuse(const Join& join) const;
+  void attach(Node& node, LinkId link);
+  void catch_up(Node& node, const Join& join);
+
+  void gather();
+  void form();
+  void begin_stop(const std::string& reason, int signal);
+  void stop_or_finish();
+  void restart_or_finish(const Ending& ending);
+  void finish(int code, const std::string& reason);
+  /// `code` is what the job ends with if it cannot go on without the node.
+  void lose(const std::string& id, const std::string& reason, int code = 1, bool close = true);
+  void grow_if_possible();
+  void finish_if_all_succeeded();
+  void check_silence();
+  void send(Node& node, const Message& message);
+  void send_to_all(const Message& message);
+  Node* node_of(LinkId link);
+  std::vector<NodeInfo> candidates() const;
+  std::string describe_missing(std::size_t present) const;
+
+  CoordinatorOptions options_;
+  Phase phase_ = Phase::gathering;
+  Epoch epoch_ = 0;
+  Epoch highest_epoch_ = 0;  // seen anywhere, also under a coordinator that is gone
+  int restarts_ = 0;
+  Time now_{0};
+  Time gathering_since_{0};
+  std::optional<Time> last_call_;
+  Time stop_deadline_{0};
+  Time next_beat_{0};
+  Time next_status_{0};
+  Time done_at_{0};
+  bool done_ = false;
+  std::map<std::string, Node> nodes_;  // by id
+  std::map<LinkId, std::string> links_;
+  std::vector<std::string> participants_;  // ids by group rank
+  bool lost_someone_ = false;              // since the last epoch was formed
+  std::vector<Departure> departures_;
+  std::vector<Failure> failures_;   // of the current epoch
+  std::vector<int> stopped_ranks_;  // likewise
+  std::optional<Ending> ending_;    // what follows when all have stopped; unset: another epoch
+  Start start_;                     // of the current epoch
+  Finish finish_;                   // once finished
+  Actions actions_;
+};
+
+}  // namespace lockstep

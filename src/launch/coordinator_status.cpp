@@ -1,0 +1,88 @@
+// What the coordinator says about who is here and who is missing.
+#include <algorithm>
+#include <set>
+
+#include "launch/coordinator.h"
+#include "launch/membership.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+std::int64_t seconds(Time duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
+
+std::string join_list(const std::vector<std::string>& items) {
+  std::string all;
+  for (const std::string& item : items) {
+    if (!all.empty()) all += ", ";
+    all += item;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string Coordinator::status(Time now) const {
+  std::vector<NodeInfo> here;
+  std::vector<std::string> busy;
+  for (const auto& [id, node] : nodes_) {
+    if (!node.link) continue;
+    here.push_back(node.info);
+    if (node.busy != 0) busy.push_back(node.info.host);
+  }
+  sort_by_rank_order(here);
+  std::vector<std::string> names;
+  for (const NodeInfo& node : here) names.push_back(concat(node.host, " (", node.address, ")"));
+
+  const JobTerms& terms = options_.terms;
+  std::string text = concat(here.size(), " of ", terms.min_nodes,
+                            terms.elastic() ? concat(" to ", terms.max_nodes) : "",
+                            terms.max_nodes == 1 ? " node" : " nodes", " joined",
+                            names.empty() ? "" : ": ", join_list(names));
+  text += describe_missing(here.size());
+  if (!busy.empty()) text += concat("; still stopping workers: ", join_list(busy));
+  text += concat("; waiting for ", seconds(now - gathering_since_), " s");
+  if (last_call_) {
+    text +=
+        concat(", last call ends in ", std::max<std::int64_t>(0, seconds(*last_call_ - now)), " s");
+  } else {
+    text += concat(
+        ", giving up in ",
+        std::max<std::int64_t>(0, seconds(gathering_since_ + options_.join_timeout - now)), " s");
+  }
+  return text;
+}
+
+// Names where names are known: by a scheduler, by node ranks, or because they were here before.
+std::string Coordinator::describe_missing(std::size_t present) const {
+  if (present >= static_cast<std::size_t>(options_.terms.min_nodes)) return "";
+  const std::size_t count = static_cast<std::size_t>(options_.terms.min_nodes) - present;
+  std::set<std::string> hosts;
+  std::set<int> ranks;
+  for (const auto& [id, node] : nodes_) {
+    if (!node.link) continue;
+    hosts.insert(node.info.host);
+    if (node.info.node_rank) ranks.insert(*node.info.node_rank);
+  }
+  std::vector<std::string> names;
+  for (const std::string& host : options_.expected_hosts) {
+    if (!hosts.contains(host)) names.push_back(host);
+  }
+  if (names.empty() && !ranks.empty() && ranks.size() == present) {
+    for (int rank = 0; rank < options_.terms.max_nodes; ++rank) {
+      if (!ranks.contains(rank)) names.push_back(concat("node rank ", rank));
+    }
+  }
+  if (names.empty()) {
+    for (const Departure& gone : departures_) {
+      if (hosts.contains(gone.host)) continue;
+      names.push_back(
+          concat(gone.host, " (lost ", seconds(now_ - gone.when), " s ago: ", gone.reason, ")"));
+    }
+  }
+  return concat("; ", count, " missing", names.empty() ? "" : ": ", join_list(names));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,310 @@
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "launch/messages.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxNodes = 100'000;
+constexpr int kMaxRank = 10'000'000;
+
+const json& field(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) throw InvalidArgument(concat("message has no field '", name, "'"));
+  return *found;
+}
+
+std::string text(const json& object, const char* name) {
+  const json& value = field(object, name);
+  if (!value.is_string()) throw InvalidArgument(concat("message field '", name, "' is no string"));
+  return value.get<std::string>();
+}
+
+template <typename T>
+T number(const json& object, const char* name, std::int64_t low = 0,
+         std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
+  const json& value = field(object, name);
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() &&
+       value.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) ||
+      value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
+    throw InvalidArgument(concat("message field '", name, "' is no integer in its range"));
+  }
+  return value.get<T>();
+}
+
+int count(const json& object, const char* name, int low = 0) {
+  return number<int>(object, name, low, kMaxRank);
+}
+
+Epoch epoch_of(const json& object) {
+  return number<Epoch>(object, "epoch");
+}
+
+const json& list(const json& object, const char* name) {
+  const json& value = field(object, name);
+  if (!value.is_array() || value.size() > kMaxNodes) {
+    throw InvalidArgument(concat("message field '", name, "' is no list"));
+  }
+  return value;
+}
+
+std::vector<int> ranks(const json& object, const char* name) {
+  std::vector<int> all;
+  for (const json& rank : list(object, name)) {
+    if (!rank.is_number_unsigned() || rank.get<std::uint64_t>() > kMaxRank) {
+      throw InvalidArgument(concat("message field '", name, "' holds something that is no rank"));
+    }
+    all.push_back(rank.get<int>());
+  }
+  return all;
+}
+
+json to_json(const NodeInfo& node) {
+  return {{"id", node.id},           {"host", node.host},
+          {"address", node.address}, {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
+          {"workers", node.workers}, {"role", node.role},
+          {"pid", node.pid}};
+}
+
+NodeInfo node_info(const json& object) {
+  NodeInfo node{.id = text(object, "id"),
+                .host = text(object, "host"),
+                .address = text(object, "address"),
+                .node_rank = std::nullopt,
+                .workers = count(object, "workers", 1),
+                .role = text(object, "role"),
+                .pid = number<std::int64_t>(object, "pid")};
+  if (!field(object, "node_rank").is_null()) node.node_rank = count(object, "node_rank");
+  if (node.id.empty()) throw InvalidArgument("message field 'id' is empty");
+  return node;
+}
+
+json to_json(const JobTerms& terms) {
+  return {{"run_id", terms.run_id},
+          {"min_nodes", terms.min_nodes},
+          {"max_nodes", terms.max_nodes},
+          {"max_restarts", terms.max_restarts}};
+}
+
+JobTerms job_terms(const json& object) {
+  return {.run_id = text(object, "run_id"),
+          .min_nodes = count(object, "min_nodes", 1),
+          .max_nodes = count(object, "max_nodes", 1),
+          .max_restarts = count(object, "max_restarts")};
+}
+
+json to_json(const WorkerFailed& failed) {
+  return {{"epoch", failed.epoch},
+          {"rank", failed.rank},
+          {"code", failed.code},
+          {"age_ns", failed.age.count()},
+          {"details", failed.details}};
+}
+
+WorkerFailed worker_failed(const json& object) {
+  return {.epoch = epoch_of(object),
+          .rank = count(object, "rank"),
+          .code = number<int>(object, "code", 1, 255),
+          .age = Time(number<std::int64_t>(object, "age_ns")),
+          .details = text(object, "details")};
+}
+
+json to_json(const std::vector<WorkerFailed>& failures) {
+  json all = json::array();
+  for (const auto& failed : failures) all.push_back(to_json(failed));
+  return all;
+}
+
+std::vector<WorkerFailed> worker_failures(const json& object) {
+  std::vector<WorkerFailed> failures;
+  for (const json& failed : list(object, "failures")) failures.push_back(worker_failed(failed));
+  return failures;
+}
+
+json to_json(const Membership& membership) {
+  json nodes = json::array();
+  for (const NodePlace& node : membership.nodes) {
+    nodes.push_back({{"host", node.host},
+                     {"address", node.address},
+                     {"workers", node.workers},
+                     {"first_rank", node.first_rank}});
+  }
+  return {{"epoch", membership.epoch},
+          {"restart_count", membership.restart_count},
+          {"group_rank", membership.group_rank},
+          {"world_size", membership.world_size},
+          {"first_role_rank", membership.first_role_rank},
+          {"role_world_size", membership.role_world_size},
+          {"nodes", std::move(nodes)}};
+}
+
+Membership membership_of(const json& object) {
+  Membership membership{.epoch = epoch_of(object),
+                        .restart_count = count(object, "restart_count"),
+                        .group_rank = count(object, "group_rank"),
+                        .world_size = count(object, "world_size", 1),
+                        .first_role_rank = count(object, "first_role_rank"),
+                        .role_world_size = count(object, "role_world_size", 1),
+                        .nodes = {}};
+  for (const json& node : list(object, "nodes")) {
+    membership.nodes.push_back({.host = text(node, "host"),
+                                .address = text(node, "address"),
+                                .workers = count(node, "workers", 1),
+                                .first_rank = count(node, "first_rank")});
+  }
+  if (static_cast<std::size_t>(membership.group_rank) >= membership.nodes.size()) {
+    throw InvalidArgument("message field 'group_rank' is outside the list of nodes");
+  }
+  return membership;
+}
+
+json body(const Join& join) {
+  return {{"node", to_json(join.node)},
+          {"terms", to_json(join.terms)},
+          {"hosts_coordinator", join.hosts_coordinator},
+          {"phase", static_cast<int>(join.phase)},
+          {"epoch", join.epoch},
+          {"restart_count", join.restart_count},
+          {"store_port", join.store_port},
+          {"failures", to_json(join.failures)}};
+}
+json body(const Ready& ready) {
+  return {{"epoch", ready.epoch}, {"store_port", ready.store_port}};
+}
+json body(const WorkerFailed& failed) {
+  return to_json(failed);
+}
+json body(const WorkersSucceeded& succeeded) {
+  return {{"epoch", succeeded.epoch}};
+}
+json body(const Stopped& stopped) {
+  return {{"epoch", stopped.epoch}, {"stopped_ranks", stopped.stopped_ranks}};
+}
+json body(const Leave& leave) {
+  return {{"signal", leave.signal}, {"reason", leave.reason}};
+}
+json body(const Refused& refused) {
+  return {{"reason", refused.reason}};
+}
+json body(const Status& status) {
+  return {{"text", status.text}};
+}
+json body(const Prepare& prepare) {
+  return to_json(prepare.membership);
+}
+json body(const Start& start) {
+  return {{"epoch", start.epoch},
+          {"master_addr", start.master_addr},
+          {"master_port", start.master_port}};
+}
+json body(const Stop& stop) {
+  return {{"epoch", stop.epoch}, {"signal", stop.signal}, {"reason", stop.reason}};
+}
+json body(const Finish& finish) {
+  return {{"code", finish.code},
+          {"reason", finish.reason},
+          {"failures", to_json(finish.failures)},
+          {"stopped_ranks", finish.stopped_ranks}};
+}
+json body(const Beat&) {
+  return json::object();
+}
+
+Message parse(const json& object, const Join*) {
+  const json& hosts = field(object, "hosts_coordinator");
+  if (!hosts.is_boolean()) throw InvalidArgument("message field 'hosts_coordinator' is no boolean");
+  return Join{.node = node_info(field(object, "node")),
+              .terms = job_terms(field(object, "terms")),
+              .hosts_coordinator = hosts.get<bool>(),
+              .phase = static_cast<NodePhase>(
+                  number<int>(object, "phase", 0, static_cast<int>(NodePhase::stopping))),
+              .epoch = epoch_of(object),
+              .restart_count = count(object, "restart_count"),
+              .store_port = number<int>(object, "store_port", 0, 65535),
+              .failures = worker_failures(object)};
+}
+Message parse(const json& object, const Ready*) {
+  return Ready{epoch_of(object), number<int>(object, "store_port", 0, 65535)};
+}
+Message parse(const json& object, const WorkerFailed*) {
+  return worker_failed(object);
+}
+Message parse(const json& object, const WorkersSucceeded*) {
+  return WorkersSucceeded{epoch_of(object)};
+}
+Message parse(const json& object, const Stopped*) {
+  return Stopped{epoch_of(object), ranks(object, "stopped_ranks")};
+}
+Message parse(const json& object, const Leave*) {
+  return Leave{number<int>(object, "signal", 0, 64), text(object, "reason")};
+}
+Message parse(const json& object, const Refused*) {
+  return Refused{text(object, "reason")};
+}
+Message parse(const json& object, const Status*) {
+  return Status{text(object, "text")};
+}
+Message parse(const json& object, const Prepare*) {
+  return Prepare{membership_of(object)};
+}
+Message parse(const json& object, const Start*) {
+  return Start{epoch_of(object), text(object, "master_addr"),
+               number<int>(object, "master_port", 0, 65535)};
+}
+Message parse(const json& object, const Stop*) {
+  return Stop{epoch_of(object), number<int>(object, "signal", 1, 64), text(object, "reason")};
+}
+Message parse(const json& object, const Finish*) {
+  return Finish{.code = number<int>(object, "code", 0, 255),
+                .reason = text(object, "reason"),
+                .failures = worker_failures(object),
+                .stopped_ranks = ranks(object, "stopped_ranks")};
+}
+Message parse(const json&, const Beat*) {
+  return Beat{};
+}
+
+// In the order of Message's alternatives.
+constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames{
+    "join",   "ready",   "failed", "succeeded", "stopped", "leave", "refused",
+    "status", "prepare", "start",  "stop",      "finish",  "beat"};
+
+template <std::size_t Index = 0>
+Message parse_kind(std::size_t kind, const json& object) {
+  if constexpr (Index < std::variant_size_v<Message>) {
+    using Kind = std::variant_alternative_t<Index, Message>;
+    if (kind == Index) return parse(object, static_cast<const Kind*>(nullptr));
+    return parse_kind<Index + 1>(kind, object);
+  } else {
+    throw InvalidArgument("message of an unknown kind");
+  }
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  json object = std::visit([](const auto& kind) { return body(kind); }, message);
+  object["kind"] = kNames[message.index()];
+  // Host names and messages of programs may hold any bytes.
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Message decode(std::string_view encoded) {
+  const json object = json::parse(encoded, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw InvalidArgument("message is no JSON object");
+  const std::string kind = text(object, "kind");
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == kind) return parse_kind(i, object);
+  }
+  throw InvalidArgument(concat("message of an unknown kind '", kind.substr(0, 40), "'"));
+}
+
+}  // namespace lockstep

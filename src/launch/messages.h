@@ -1,0 +1,157 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep {
+
+/// Monotonic time of one machine, since an origin that means nothing elsewhere. Times never travel
+/// between machines; ages do.
+using Time = std::chrono::nanoseconds;
+
+/// Numbers the memberships of a job from 1; 0 is none. It grows with every membership, whatever the
+/// reason, unlike torchrun's restart count.
+using Epoch = std::uint64_t;
+
+/// What a node says about itself. The id is new with every process of the launcher.
+struct NodeInfo {
+  std::string id;
+  std::string host;     // for people
+  std::string address;  // numeric, where the other nodes reach it
+  std::optional<int> node_rank;
+  int workers = 1;
+  std::string role = "default";
+  std::int64_t pid = 0;
+
+  bool operator==(const NodeInfo&) const = default;
+};
+
+/// What all nodes of a job must have been told alike.
+struct JobTerms {
+  std::string run_id;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+
+  bool elastic() const { return min_nodes < max_nodes; }
+  bool operator==(const JobTerms&) const = default;
+};
+
+/// A worker that ended badly by itself, not because the launcher stopped it.
+struct WorkerFailed {
+  Epoch epoch = 0;
+  int rank = 0;
+  int code = 1;         // what `lockstep run` exits with: the exit code, or 128 + signal
+  Time age{0};          // how long ago it was when this was sent
+  std::string details;  // a WorkerFailure as JSON, for the report
+
+  bool operator==(const WorkerFailed&) const = default;
+};
+
+/// One node of a membership, as everyone sees it.
+struct NodePlace {
+  std::string host;
+  std::string address;
+  int workers = 1;
+  int first_rank = 0;
+
+  bool operator==(const NodePlace&) const = default;
+};
+
+/// A node's place in an epoch. Nodes are in the order of their group ranks.
+struct Membership {
+  Epoch epoch = 0;
+  int restart_count = 0;
+  int group_rank = 0;
+  int world_size = 1;
+  int first_role_rank = 0;
+  int role_world_size = 1;
+  std::vector<NodePlace> nodes;
+
+  const NodePlace& self() const { return nodes[static_cast<std::size_t>(group_rank)]; }
+  bool operator==(const Membership&) const = default;
+};
+
+/// How far a node has come in its epoch.
+enum class NodePhase { idle, prepared, running, succeeded, stopping };
+
+// From a node to the coordinator.
+
+/// Asks to take part, and after a broken connection says where the node stands, so that nothing
+/// depends on messages that were lost.
+struct Join {
+  NodeInfo node;
+  JobTerms terms;
+  bool hosts_coordinator = false;
+  NodePhase phase = NodePhase::idle;
+  Epoch epoch = 0;                     // whose workers it has or had
+  int restart_count = 0;               // of that epoch
+  int store_port = 0;                  // where phase is prepared
+  std::vector<WorkerFailed> failures;  // of that epoch
+};
+struct Ready {
+  Epoch epoch = 0;
+  int store_port = 0;  // of group rank 0; others: 0
+};
+struct WorkersSucceeded {
+  Epoch epoch = 0;
+};
+/// No worker of this epoch, or of an earlier one, is left on the node.
+struct Stopped {
+  Epoch epoch = 0;
+  std::vector<int> stopped_ranks;  // which the launcher ended on purpose
+};
+/// The node goes, because of a signal (0: for another reason).
+struct Leave {
+  int signal = 0;
+  std::string reason;
+};
+
+// From the coordinator to a node.
+
+struct Refused {
+  std::string reason;
+};
+/// Who is here and who is awaited, in words.
+struct Status {
+  std::string text;
+};
+/// Make ready: group rank 0 opens the store.
+struct Prepare {
+  Membership membership;
+};
+struct Start {
+  Epoch epoch = 0;
+  std::string master_addr;
+  int master_port = 0;
+};
+struct Stop {
+  Epoch epoch = 0;
+  int signal = 15;  // what the workers get first
+  std::string reason;
+};
+/// The job is over.
+struct Finish {
+  int code = 0;
+  std::string reason;                  // empty on success
+  std::vector<WorkerFailed> failures;  // the first one first
+  std::vector<int> stopped_ranks;      // ended by the launcher on purpose
+};
+
+// Both ways, so that silence means something.
+struct Beat {};
+
+using Message = std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused,
+                             Status, Prepare, Start, Stop, Finish, Beat>;
+
+/// One message as JSON text, and back. decode() throws InvalidArgument for everything that encode()
+/// could not have made.
+std::string encode(const Message& message);
+Message decode(std::string_view text);
+
+}  // namespace lockstep
