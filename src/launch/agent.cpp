@@ -249,7 +249,7 @@ void Agent::kill_now() {
 void Agent::stopped_if_gone() {
   if (phase_ != NodePhase::stopping || any_running() || leftovers_asked_) return;
   leftovers_asked_ = true;
-  actions_.push_back(KillLeftovers{});
+  actions_.push_back(EndLeftovers{});
 }
 
 Agent::Actions Agent::on_all_gone(Time now) {

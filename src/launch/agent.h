@@ -51,7 +51,7 @@ struct SignalWorkers {
   int signal = 0;
 };
 /// Kill every process that the workers have left behind. Answered by on_all_gone().
-struct KillLeftovers {};
+struct EndLeftovers {};
 struct AgentSays {
   std::string text;
 };
@@ -60,7 +60,7 @@ struct AgentDone {
 };
 
 using AgentAction = std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, SignalWorkers,
-                                 KillLeftovers, AgentSays, AgentDone>;
+                                 EndLeftovers, AgentSays, AgentDone>;
 
 /// One node of a job: keeps in touch with the coordinator, starts and stops this node's workers as
 /// it is told, and stops them by itself when it is cut off. One per launcher process.
