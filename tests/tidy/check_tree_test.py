@@ -49,6 +49,10 @@ class CheckTree(unittest.TestCase):
             examples__x__main_dot_cpp="#include <torch/torch.h>\n#include <lockstep/ddp.h>\n",
             Makefile="all:\n\ttrue\n"), [])
 
+    def test_inputs_of_fuzzers_may_be_anything(self):
+        self.assertEqual(self.problems(tests__fuzz__corpus__options__a="--flag \t"), [])
+        self.assertNotEqual(self.problems(tests__fuzz__options="--flag \t"), [])
+
     def test_a_layer_below_may_not_include_one_above(self):
         self.assert_one("layer core may not include data/a.h",
                         src__core__a_dot_cpp='#include "data/a.h"\n')
