@@ -1,5 +1,6 @@
 #include "core/subprocess.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,12 +12,60 @@
 
 #include "core/exec_process.h"
 #include "core/signal_names.h"
+#include "lockstep/environment.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+UniqueFd open_output(const std::string& path) {
+  if (path.empty()) {
+    return UniqueFd();
+  }
+  if (path.find('\0') != std::string::npos) {
+    throw InvalidArgument(
+        concat("Subprocess: the path '", path.c_str(), "' of its output contains a zero byte"));
+  }
+  // Append mode lets standard output and error share a file without overwriting each other.
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) {
+    throw_errno(concat("cannot open '", path, "' for a program's output"));
+  }
+  return fd;
+}
+
+void check_name(const std::string& name) {
+  if (name.empty() || name.find('=') != std::string::npos) {
+    throw InvalidArgument(concat("Subprocess: '", name, "' cannot be a variable's name"));
+  }
+}
+
+std::map<std::string, std::string> new_environment(const SubprocessOptions& options) {
+  const Environment inherited = Environment::of_process();
+  std::map<std::string, std::string> variables(inherited.variables().begin(),
+                                               inherited.variables().end());
+  for (const std::string& name : options.unset_environment) {
+    check_name(name);
+    variables.erase(name);
+  }
+  for (const auto& [name, value] : options.set_environment) {
+    check_name(name);
+    variables[name] = value;
+  }
+  return variables;
+}
+
+pid_t start(const SubprocessOptions& options) {
+  const UniqueFd stdout_fd = open_output(options.stdout_path);
+  const UniqueFd stderr_fd = open_output(options.stderr_path);
+  return exec_process({.argv = options.argv,
+                       .environment = new_environment(options),
+                       .stdout_fd = stdout_fd.get(),
+                       .stderr_fd = stderr_fd.get(),
+                       .die_with_parent = options.die_with_parent});
+}
 
 // By descriptor and not by pid: if someone else in this process waits for all children, the pid may
 // already be a stranger's.
@@ -62,7 +111,7 @@ std::string ExitStatus::describe() const {
   return concat("signal ", signal, " (", signal_name(signal), ")");
 }
 
-Subprocess::Subprocess(const SubprocessOptions& options) : pid_(exec_process(options)) {
+Subprocess::Subprocess(const SubprocessOptions& options) : pid_(start(options)) {
   // The pid cannot be reused before we wait for it, so this is the right process even if it has
   // already ended.
   pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

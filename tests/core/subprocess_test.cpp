@@ -129,10 +129,17 @@ TEST(Subprocess, a_file_that_is_no_program_is_refused_by_exec_and_named) {
   const TemporaryFolder folder;
   std::ofstream(folder / "data") << "\x7f not a program";
   EXPECT_EQ(error_of({.argv = {folder / "data"}}),
-            "cannot start '" + (folder / "data") + "': Permission denied");
+            "cannot start '" + (folder / "data") + "': Permission denied (the file is not executable)");
   ASSERT_EQ(::chmod((folder / "data").c_str(), 0700), 0);
   EXPECT_EQ(error_of({.argv = {folder / "data"}}),
-            "cannot start '" + (folder / "data") + "': Exec format error");
+            "cannot start '" + (folder / "data") +
+                "': Exec format error (it is neither a binary for this machine nor begins with "
+                "'#!')");
+  std::ofstream(folder / "data") << "#!/nowhere/sh\n";
+  EXPECT_EQ(error_of({.argv = {folder / "data"}}),
+            "cannot start '" + (folder / "data") +
+                "': No such file or directory (the file is there; the interpreter in its first "
+                "line, or the loader that it was linked for, is not)");
   EXPECT_FALSE(has_children());
 }
 
