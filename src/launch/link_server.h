@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launch/link_connection.h"
+
+namespace lockstep {
+
+struct LinkServerOptions {
+  std::string secret;  // empty: --insecure, see LinkSessionOptions
+  std::string run_id;
+  LinkLimits limits;
+  // Who has proven nothing may hold so many connections; then the oldest gives way.
+  std::size_t max_strangers = 256;
+};
+
+/// Accepts links from agents. Connections have numbers that are never used twice.
+///
+/// A peer that does not have the secret, speaks another protocol or says nothing hurts nobody: it
+/// is told why, where it listens, and reported once for its address. Callbacks come from the loop
+/// and may call every function, but not destroy the server. The loop must outlive it.
+class LinkServer {
+ public:
+  using Id = std::uint64_t;
+
+  struct Callbacks {
+    /// The peer has proven itself. The addresses are numeric, without ports: its, and the one of
+    /// ours that it reached.
+    std::function<void(Id, const std::string& peer_address, const std::string& local_address)>
+        on_open;
+    std::function<void(Id, std::string message)> on_message;
+    /// After on_open and once; not for connections that close() ended.
+    std::function<void(Id, const std::string& reason)> on_close;
+    /// Someone was turned away before on_open. Once for each address, for the log.
+    std::function<void(const std::string& peer_address, const std::string& reason)> on_refused;
+  };
+
+  /// The socket listens already; see listen_for_links(). Throws SystemError if there is a secret
+  /// and no OpenSSL.
+  LinkServer(EventLoop& loop, UniqueFd listener, LinkServerOptions options, Callbacks callbacks);
+  ~LinkServer();
+  LinkServer(const LinkServer&) = delete;
+  LinkServer& operator=(const LinkServer&) = delete;
+
+  int port() const;
+
+  /// Queues a message. A connection that is gone loses it: on_close has said so or will. Throws
+  /// InvalidArgument if it is longer than LinkSession::kMaxMessageBytes.
+  void send(Id id, std::string_view message);
+
+  /// Sends what is queued for it, then closes. No callbacks for it any more.
+  void close(Id id);
+
+  /// What waits to be taken by the kernel, over all connections, those being closed included. Once
+  /// it is 0 the process may end without losing a message.
+  std::size_t queued_bytes() const;
+
+ private:
+  void on_connection();
+  void adopt(UniqueFd socket);
+  void pause_accepting(int error);
+  void on_opened(Id id);
+  void on_closed(Id id, const std::string& reason);
+  void report(const std::string& address, const std::string& reason);
+  void evict_oldest_stranger();
+
+  EventLoop& loop_;
+  UniqueFd listener_;
+  LinkServerOptions options_;
+  Callbacks callbacks_;
+  Id last_id_ = 0;
+  std::map<Id, std::shared_ptr<LinkConnection>> strangers_;  // ordered by age
+  std::map<Id, std::shared_ptr<LinkConnection>> peers_;
+  std::vector<std::weak_ptr<LinkConnection>> closing_;
+  std::set<std::string> reported_;  // addresses that were turned away
+  EventLoop::TimerId resume_{};
+};
+
+}  // namespace lockstep

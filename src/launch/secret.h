@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/environment.h"
+
+namespace lockstep {
+
+inline constexpr std::size_t kMinSecretBytes = 16;
+
+/// A secret for a new job: 64 hexadecimal digits, from 32 random bytes.
+std::string make_secret();
+
+/// What --secret-file names: its contents without white space at the end. Throws InvalidArgument,
+/// with the command that mends it, unless it is a regular file of this user that nobody else may
+/// read or write, with at least kMinSecretBytes.
+std::string read_secret_file(const std::string& path);
+
+/// The secret that this node was given: by --secret-file, else LOCKSTEP_SECRET_FILE, else
+/// LOCKSTEP_SECRET; std::nullopt if by none. Throws InvalidArgument for one that cannot be used;
+/// naming it, not showing it.
+std::optional<std::string> given_secret(const std::optional<std::string>& secret_file,
+                                        const Environment& environment);
+
+}  // namespace lockstep
