@@ -49,9 +49,10 @@ class StoreData {
   /// The client is gone and waits for nothing.
   void remove_client(StoreClientId client) { waits_.stop(client); }
 
-  /// Keys that the client waits for and that have not come, in the order it named them.
-  std::vector<std::string> awaited_keys(StoreClientId client) const {
-    return waits_.awaited_keys(client);
+  /// Keys that the client waits for and that have not come, in the order it named them; the first
+  /// `limit` of them.
+  std::vector<std::string> awaited_keys(StoreClientId client, std::size_t limit = -1) const {
+    return waits_.awaited_keys(client, limit);
   }
 
   void for_each_key(const std::function<void(const std::string&)>& visit) const;

@@ -52,11 +52,12 @@ std::vector<StoreClientId> StoreWaits::element_came(std::string_view key) {
   return free;
 }
 
-std::vector<std::string> StoreWaits::awaited_keys(StoreClientId client) const {
+std::vector<std::string> StoreWaits::awaited_keys(StoreClientId client, std::size_t limit) const {
   std::vector<std::string> missing;
   const auto wait = by_client_.find(client);
   if (wait == by_client_.end()) return missing;
   for (const std::string& key : wait->second.keys) {
+    if (missing.size() == limit) break;
     const auto found = by_key_.find(key);
     if (found != by_key_.end() && std::ranges::find(found->second, client) != found->second.end()) {
       missing.push_back(key);

@@ -33,8 +33,9 @@ class StoreWaits {
   /// waits for nothing else; that one is returned.
   std::vector<StoreClientId> element_came(std::string_view key);
 
-  /// Keys that the client waits for and that have not come, in the order it named them.
-  std::vector<std::string> awaited_keys(StoreClientId client) const;
+  /// Keys that the client waits for and that have not come, in the order it named them; the first
+  /// `limit` of them.
+  std::vector<std::string> awaited_keys(StoreClientId client, std::size_t limit) const;
 
   /// Memory in use, with an allowance per entry.
   std::size_t bytes() const { return bytes_; }

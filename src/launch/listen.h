@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "core/unique_fd.h"
+
+namespace lockstep {
+
+/// A TCP socket that listens at an address of this machine. Port 0 takes a free one; it is held
+/// from then on, so that nobody can come between its choice and its use. "::" serves IPv4 as well.
+///
+/// The address is numeric: names are never resolved. The descriptor is not inherited and does not
+/// block. Throws InvalidArgument for anything that is no such address or port, and SystemError,
+/// which names both and who holds the port, if it cannot be listened at.
+UniqueFd listen_on(const std::string& numeric_address, int port);
+
+/// The port that a socket is bound to.
+int port_of(const UniqueFd& socket);
+
+}  // namespace lockstep
