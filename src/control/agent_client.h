@@ -1,0 +1,125 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "control/frame.h"
+#include "control/worker_messages.h"
+#include "core/unique_fd.h"
+#include "lockstep/environment.h"
+
+namespace lockstep {
+
+/// A worker's line to the agent that started it: tells how far the program is, and hears when it is
+/// to stop and how much time that leaves.
+///
+/// It has a thread of its own, which connects, sends heartbeats and calls back. Whatever becomes of
+/// the agent, the program is not disturbed: nothing here throws or waits for it, and problem() says
+/// what happened. All functions may be called from any thread; callbacks run on the client's thread
+/// and must neither throw nor destroy it. After fork() the child's copy does nothing.
+class AgentClient {
+ public:
+  struct Options {
+    std::string socket_path;
+    WorkerHello hello;
+  };
+
+  /// Null unless LOCKSTEP_AGENT is set. Throws InvalidArgument if RANK, LOCKSTEP_SLOT or
+  /// LOCKSTEP_EPOCH, which come with it, are missing or no numbers.
+  static std::unique_ptr<AgentClient> from_environment(const Environment& environment);
+
+  explicit AgentClient(Options options);
+
+  /// Sends what was said before, for at most half a second.
+  ~AgentClient();
+  AgentClient(const AgentClient&) = delete;
+  AgentClient& operator=(const AgentClient&) = delete;
+
+  /// Where the program is. Costs a lock and a copy of the phase, so that each step can say it; the
+  /// agent hears the latest, once in a heartbeat interval.
+  void report(std::int64_t step, std::string_view phase);
+
+  /// A collective broke; ranks where they are known.
+  void report_lost_peers(std::vector<int> ranks, std::string operation);
+
+  /// The program ends now, all being well.
+  void leave();
+
+  bool stop_requested() const { return stop_requested_.load(std::memory_order_acquire); }
+
+  /// How much of the time to stop is left, at least 0; std::nullopt unless stop_requested().
+  std::optional<std::chrono::milliseconds> stop_deadline() const;
+  std::string stop_reason() const;
+
+  /// Called for each request to stop; at once, on the calling thread, if one has come before.
+  void on_stop(std::function<void()> callback);
+
+  /// The latest membership that the agent announced, if it has.
+  std::optional<NewWorld> new_world() const;
+
+  /// Called for each new membership; at once, on the calling thread, if one has come before.
+  void on_new_world(std::function<void(const NewWorld&)> callback);
+
+  /// Whether the agent has welcomed this worker and is there.
+  bool connected() const;
+
+  /// Why it is not connected any more; empty while it is, or may still be.
+  std::string problem() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void run();
+  void converse();
+  bool may_end() const;
+  bool wait();     // false: nothing came until the next heartbeat
+  bool receive();  // false: the agent is gone
+  void handle(const MessageToWorker& message);
+  void handle_stop(const StopWorker& stop);
+  void handle_new_world(const NewWorld& world);
+  void send(const MessageFromWorker& message);
+  void take_outbox();
+  void beat_if_due();
+  WorkerHeartbeat heartbeat() const;
+  void flush();
+  void end(const std::string& problem);
+
+  const Options options_;
+  const std::int64_t pid_;
+  UniqueFd wake_;  // an eventfd: there is something in the outbox, or the end has come
+
+  // Of the thread alone.
+  UniqueFd socket_;
+  FrameDecoder decoder_;
+  std::string output_;
+  std::chrono::milliseconds interval_{1000};
+  Clock::time_point next_beat_;  // until the welcome: when to give up waiting for it
+  bool welcomed_ = false;
+
+  std::atomic<bool> stop_requested_ = false;
+  mutable std::mutex mutex_;  // for everything below
+  WorkerHeartbeat latest_;
+  std::optional<Clock::time_point> reported_at_;
+  std::vector<MessageFromWorker> outbox_;
+  std::string stop_reason_;
+  Clock::time_point stop_at_;
+  std::function<void()> on_stop_;
+  std::optional<NewWorld> new_world_;
+  std::function<void(const NewWorld&)> on_new_world_;
+  bool connected_ = false;
+  std::string problem_;
+  std::optional<Clock::time_point> end_by_;  // the destructor waits
+
+  std::thread thread_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep {
+
+/// What a worker and the agent of its node say to each other, over the Unix socket that
+/// LOCKSTEP_AGENT names: each message is JSON in a frame (frame.h). Fields that a reader does not
+/// know are skipped, so that a version can add some; a field that is missing is an error.
+
+inline constexpr int kOldestWorkerProtocol = 1;
+inline constexpr int kNewestWorkerProtocol = 1;
+
+/// The longest message from a worker, as JSON.
+inline constexpr std::size_t kMaxWorkerMessageBytes = 64 << 10;
+
+// From a worker to its agent.
+
+/// The first message. The agent answers with WorkerWelcome or WorkerRefused.
+struct WorkerHello {
+  int oldest_protocol = kOldestWorkerProtocol;
+  int newest_protocol = kNewestWorkerProtocol;
+  std::int64_t pid = 0;
+  int rank = 0;
+  int slot = 0;
+  std::uint64_t epoch = 0;
+  std::string program;  // for people
+
+  bool operator==(const WorkerHello&) const = default;
+};
+
+/// Comes at every heartbeat interval, whatever the program does, and after each ping. None means
+/// that the process is stopped or its machine is overloaded; the same step for long, and an age
+/// that grows, that the program hangs.
+struct WorkerHeartbeat {
+  std::int64_t step = 0;
+  std::string phase;                 // in the program's words: "forward", "save"
+  std::chrono::milliseconds age{0};  // since the program reported; 0 where it never has
+
+  bool operator==(const WorkerHeartbeat&) const = default;
+};
+
+/// A collective broke because other ranks are gone.
+struct WorkerLostPeers {
+  std::vector<int> ranks;  // empty where it cannot be told
+  std::string operation;   // in torch.distributed's names
+
+  bool operator==(const WorkerLostPeers&) const = default;
+};
+
+/// The program is about to end by itself, all being well.
+struct WorkerLeaving {
+  bool operator==(const WorkerLeaving&) const = default;
+};
+
+// From an agent to a worker.
+
+struct WorkerWelcome {
+  int protocol = kNewestWorkerProtocol;  // what both speak from now on
+  std::uint64_t epoch = 0;
+  std::chrono::milliseconds heartbeat_interval{1000};
+
+  bool operator==(const WorkerWelcome&) const = default;
+};
+
+/// The connection is closed after it. The program goes on as under a launcher that cannot talk.
+struct WorkerRefused {
+  std::string reason;
+
+  bool operator==(const WorkerRefused&) const = default;
+};
+
+/// Save and end. What is left of the time is counted from the arrival: clocks are not compared.
+struct StopWorker {
+  std::string reason;
+  std::chrono::milliseconds remaining{0};
+
+  bool operator==(const StopWorker&) const = default;
+};
+
+/// The membership changed, and this worker lives on in it.
+struct NewWorld {
+  std::uint64_t epoch = 0;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int restart_count = 0;
+  std::string master_addr;
+  int master_port = 0;
+  std::vector<int> replaced_slots;  // filled by new processes, without state
+
+  bool operator==(const NewWorld&) const = default;
+};
+
+/// Asks for a heartbeat now.
+struct PingWorker {
+  bool operator==(const PingWorker&) const = default;
+};
+
+using MessageFromWorker =
+    std::variant<WorkerHello, WorkerHeartbeat, WorkerLostPeers, WorkerLeaving>;
+using MessageToWorker =
+    std::variant<WorkerWelcome, WorkerRefused, StopWorker, NewWorld, PingWorker>;
+
+/// JSON text; bytes that are not UTF-8 are replaced.
+std::string encode_from_worker(const MessageFromWorker& message);
+std::string encode_to_worker(const MessageToWorker& message);
+
+/// Throw InvalidArgument, saying what is wrong, for everything that is no such message.
+MessageFromWorker decode_from_worker(std::string_view text);
+MessageToWorker decode_to_worker(std::string_view text);
+
+}  // namespace lockstep

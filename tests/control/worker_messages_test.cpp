@@ -1,0 +1,75 @@
+#include "control/worker_messages.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/error.h"
+
+using namespace lockstep;
+using std::chrono::milliseconds;
+
+TEST(WorkerMessages, come_back_as_they_were_sent) {
+  const std::vector<MessageFromWorker> from = {
+      WorkerHello{.pid = 4711, .rank = 3, .slot = 2, .epoch = 7, .program = "train \"x\"\n"},
+      WorkerHeartbeat{.step = -1, .phase = "forward", .age = milliseconds(1500)},
+      WorkerLostPeers{.ranks = {0, 5}, .operation = "all_reduce"}, WorkerLostPeers{},
+      WorkerLeaving{}};
+  for (const auto& message : from)
+    EXPECT_EQ(decode_from_worker(encode_from_worker(message)), message);
+  const std::vector<MessageToWorker> to = {
+      WorkerWelcome{.epoch = 1, .heartbeat_interval = milliseconds(250)},
+      WorkerRefused{.reason = "because"},
+      StopWorker{.reason = "SIGTERM", .remaining = milliseconds(30000)},
+      NewWorld{.epoch = 2,
+               .rank = 1,
+               .world_size = 4,
+               .local_rank = 1,
+               .local_world_size = 2,
+               .node_rank = 0,
+               .restart_count = 1,
+               .master_addr = "10.0.0.1",
+               .master_port = 29500,
+               .replaced_slots = {2, 3}},
+      PingWorker{}};
+  for (const auto& message : to) EXPECT_EQ(decode_to_worker(encode_to_worker(message)), message);
+}
+
+TEST(WorkerMessages, name_the_field_that_is_wrong) {
+  const auto complaint = [](const std::string& text) -> std::string {
+    try {
+      decode_from_worker(text);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(complaint("no json"), "a message is not a JSON object");
+  EXPECT_EQ(complaint("[]"), "a message is not a JSON object");
+  EXPECT_EQ(complaint("{}"), "the field 'kind' is missing");
+  EXPECT_EQ(complaint(R"({"kind": 1})"), "the field 'kind' is no text");
+  EXPECT_EQ(complaint(R"({"kind": "dance"})"), "a worker's message is of a kind that is not known");
+  EXPECT_EQ(complaint(R"({"kind": "heartbeat", "step": 1, "phase": ""})"),
+            "the field 'age_ms' is missing");
+  for (const char* step : {"1.5", "\"1\"", "null", "18446744073709551615", "1e99", "true"}) {
+    const std::string text =
+        concat(R"({"kind": "heartbeat", "phase": "", "age_ms": 0, "step": )", step, "}");
+    EXPECT_NE(complaint(text).find("'step' is no integer"), std::string::npos) << step;
+  }
+  EXPECT_NE(complaint(R"({"kind": "lost_peers", "operation": "", "ranks": [-1]})"), "");
+  EXPECT_NE(complaint(R"({"kind": "lost_peers", "operation": "", "ranks": 3})"), "");
+}
+
+TEST(WorkerMessages, an_endless_time_does_not_overflow_into_the_past) {
+  EXPECT_THROW(
+      decode_to_worker(R"({"kind":"stop","reason":"","remaining_ms":9223372036854775807})"),
+      InvalidArgument);
+}
+
+TEST(WorkerMessages, fields_of_a_later_version_are_skipped) {
+  EXPECT_EQ(decode_to_worker(R"({"kind": "ping", "colour": "red"})"),
+            MessageToWorker(PingWorker{}));
+}
+
+TEST(WorkerMessages, text_that_is_not_utf8_is_replaced) {
+  const auto message = decode_to_worker(encode_to_worker(WorkerRefused{.reason = "a\xff"}));
+  EXPECT_EQ(std::get<WorkerRefused>(message).reason, "a\xef\xbf\xbd");
+}
