@@ -15,7 +15,7 @@ enum class Streams { none = 0, out = 1, err = 2, both = 3 };
 
 /// Streams per local rank, as --redirects and --tee give them: one value for all, or a map.
 struct StreamMap {
-  Streams all = Streams::none;      // where the map says nothing
+  Streams all = Streams::none;  // where the map says nothing
   std::map<int, Streams> by_local_rank;
 
   Streams of(int local_rank) const {
@@ -33,17 +33,28 @@ enum class StoreMode {
   local,   // on every node's loopback, forwarded over the authenticated link
 };
 
+/// What --rdzv-conf can change. The names are torchrun's.
+struct RendezvousConfig {
+  std::chrono::milliseconds join_timeout = std::chrono::seconds(600);  // until min_nodes are there
+  std::chrono::milliseconds last_call_timeout = std::chrono::seconds(30);  // then, for more of them
+  std::chrono::milliseconds close_timeout = std::chrono::seconds(30);
+  std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(5);
+  std::chrono::milliseconds keep_alive_interval = std::chrono::seconds(5);
+  int keep_alive_max_attempt = 3;  // this many heartbeats missed in a row: the node is lost
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(60);  // for an answer of the host
+};
+
 /// What a user asked `lockstep run` for, after the command line, PET_* variables and defaults have
 /// been put together. Names and meanings are torchrun's, up to "ours".
 struct RunOptions {
-  int min_nodes = 1;
+  int min_nodes = 1;  // equal to max_nodes under the static backend
   int max_nodes = 1;
-  std::string nproc_per_node = "1";  // a number, or cpu, gpu, auto
-  std::string rdzv_backend = "static";
+  std::string nproc_per_node = "1";     // a number, or cpu, gpu, auto
+  std::string rdzv_backend = "static";  // static or c10d, which it is for standalone too
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";
   std::map<std::string, std::string> rdzv_conf;
-  bool standalone = false;
+  bool standalone = false;  // also set where one node was given nowhere to meet
   int max_restarts = 0;
   std::chrono::duration<double> monitor_interval{0.1};
   std::string start_method = "spawn";
@@ -64,21 +75,29 @@ struct RunOptions {
   std::optional<std::string> local_addr;
   std::optional<std::string> logs_specs;
   std::optional<NumaBinding> numa_binding;
-  std::vector<int> stop_signals;  // --signals-to-handle
-  std::optional<std::chrono::seconds> shutdown_timeout;  // unset: the environment, else 30
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+  std::vector<int> stop_signals;                         // the numbers of the above
+  std::optional<std::chrono::seconds> shutdown_timeout;  // set after parsing, from here or there
   bool virtual_local_rank = false;
   bool use_env = true;  // `lockstep launch` without --use-env: false
 
   // Ours.
   bool quiet = false;
-  bool json = false;     // events as JSON lines on standard output
+  bool json = false;  // events as JSON lines on standard output
   bool dry_run = false;
   std::optional<std::string> run_dir;
   std::optional<std::string> secret_file;
   bool insecure = false;
   StoreMode store = StoreMode::shared;
-  std::optional<std::string> prefix;            // template of console lines
+  std::optional<std::string> prefix;            // template of every console line of a worker
+  std::optional<std::string> tee_prefix;        // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: tee only
   std::optional<std::uintmax_t> log_max_bytes;  // rotate a log file beyond this
+
+  // What the above come to together.
+  RendezvousConfig rendezvous;
+  std::set<std::string> given;       // long names that the command line or a variable gave
+  std::vector<std::string> notices;  // one line each, for the user to read before the job starts
+  bool help = false;                 // nothing but this is set then
 
   std::string script;
   std::vector<std::string> script_arguments;

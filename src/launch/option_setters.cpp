@@ -1,0 +1,122 @@
+#include "launch/option_setters.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "launch/rendezvous_config.h"
+
+namespace lockstep {
+
+void set_nodes(PendingOptions& pending, const OptionValue& value) {
+  std::tie(pending.options.min_nodes, pending.options.max_nodes) = parse_nodes(value);
+}
+
+void set_processes(PendingOptions& pending, const OptionValue& value) {
+  pending.options.nproc_per_node = parse_processes(value);
+}
+
+void set_backend(PendingOptions& pending, const OptionValue& value) {
+  if (value.text == "etcd" || value.text == "etcd-v2") {
+    reject(value, "meeting through etcd is not supported; use c10d, which needs no server");
+  }
+  if (value.text != "static" && value.text != "c10d") {
+    reject(value, "it must be static or c10d; backends from Python plugins are not supported");
+  }
+  pending.options.rdzv_backend = value.text;
+}
+
+void set_endpoint(PendingOptions& pending, const OptionValue& value) {
+  pending.options.rdzv_endpoint = trim(value.text);
+  pending.rdzv_endpoint = value;
+}
+
+void set_rdzv_id(PendingOptions& pending, const OptionValue& value) {
+  if (value.text.find('/') != std::string::npos) {
+    reject(value, "it must not contain '/', because the folder of the logs is named after it");
+  }
+  pending.options.rdzv_id = value.text;
+}
+
+void set_rdzv_conf(PendingOptions& pending, const OptionValue& value) {
+  pending.options.rdzv_conf = split_rendezvous_conf(value);
+  pending.rdzv_conf = value;
+}
+
+void set_monitor_interval(PendingOptions& pending, const OptionValue& value) {
+  pending.options.monitor_interval = parse_positive_seconds(value);
+}
+
+void set_start_method(PendingOptions& pending, const OptionValue& value) {
+  if (value.text != "spawn" && value.text != "fork" && value.text != "forkserver") {
+    reject(value, "it must be spawn, fork or forkserver");
+  }
+  pending.options.start_method = value.text;
+}
+
+void set_event_log_handler(PendingOptions& pending, const OptionValue& value) {
+  if (value.text != "null" && value.text != "console" && value.text != "dynamic_rendezvous") {
+    reject(
+        value,
+        "it must be null, console or dynamic_rendezvous; handlers from Python are not supported");
+  }
+  pending.options.event_log_handler = value.text;
+}
+
+void set_local_ranks(PendingOptions& pending, const OptionValue& value) {
+  pending.options.local_ranks_filter = parse_local_ranks(value);
+}
+
+void set_master_port(PendingOptions& pending, const OptionValue& value) {
+  pending.options.master_port = parse_port(value);
+}
+
+void set_local_addr(PendingOptions& pending, const OptionValue& value) {
+  if (trim(value.text).empty()) {
+    reject(value, "it must be an address of this node");
+  }
+  pending.options.local_addr = trim(value.text);
+}
+
+void refuse_logs_specs(PendingOptions&, const OptionValue& value) {
+  reject(value,
+         "plugins for logs are Python classes and not supported; use --log-dir, --redirects,"
+         " --tee and --prefix");
+}
+
+void set_numa_binding(PendingOptions& pending, const OptionValue& value) {
+  constexpr std::array<std::pair<std::string_view, NumaBinding>, 4> kBindings{
+      {{"node", NumaBinding::node},
+       {"socket", NumaBinding::socket},
+       {"exclusive", NumaBinding::exclusive},
+       {"core-complex", NumaBinding::core_complex}}};
+  const auto found =
+      std::ranges::find_if(kBindings, [&](const auto& known) { return known.first == value.text; });
+  if (found == kBindings.end()) {
+    reject(value, "it must be node, socket, exclusive or core-complex");
+  }
+  pending.options.numa_binding = found->second;
+}
+
+void set_signals(PendingOptions& pending, const OptionValue& value) {
+  pending.options.stop_signals = parse_signals(value);
+  pending.options.signals_to_handle = value.text;
+}
+
+void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value) {
+  pending.options.shutdown_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
+}
+
+void set_store(PendingOptions& pending, const OptionValue& value) {
+  if (value.text != "shared" && value.text != "local") {
+    reject(value, "it must be shared or local");
+  }
+  pending.options.store = value.text == "local" ? StoreMode::local : StoreMode::shared;
+}
+
+void set_log_max_size(PendingOptions& pending, const OptionValue& value) {
+  pending.options.log_max_bytes = parse_size(value);
+}
+
+}  // namespace lockstep

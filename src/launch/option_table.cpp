@@ -1,0 +1,340 @@
+#include "launch/option_table.h"
+
+#include <array>
+
+#include "launch/option_setters.h"
+
+namespace lockstep {
+namespace {
+
+using Group = OptionGroup;
+using Origin = OptionOrigin;
+
+// Rows keep to the order of Option's fields; the columns that a row does not need are left out.
+constexpr auto kOptions = std::to_array<Option>({
+    {.name = "nnodes",
+     .placeholder = "N|MIN:MAX",
+     .variable = "PET_NNODES",
+     .group = Group::workers,
+     .fallback = "1",
+     .help = "Number of nodes, or the smallest and largest number with which the job may run.",
+     .set = set_nodes},
+    {.name = "nproc-per-node",
+     .placeholder = "N|cpu|gpu|auto",
+     .variable = "PET_NPROC_PER_NODE",
+     .group = Group::workers,
+     .fallback = "1",
+     .choices = "cpu gpu auto",
+     .help = "Workers on this node: a number, one for each CPU, one for each GPU, or one for each "
+             "GPU where there are any and else for each CPU. Nodes may differ in it.",
+     .set = set_processes},
+    {.name = "role",
+     .placeholder = "NAME",
+     .variable = "PET_ROLE",
+     .group = Group::workers,
+     .fallback = "default",
+     .help = "Name of what these workers do: ROLE_NAME for them, and part of the line prefix.",
+     .set = set_text<&RunOptions::role>},
+    {.name = "virtual-local-rank",
+     .variable = "PET_VIRTUAL_LOCAL_RANK",
+     .group = Group::workers,
+     .help = "Every worker sees LOCAL_RANK=0 and only its own GPU.",
+     .flag = &RunOptions::virtual_local_rank},
+
+    {.name = "standalone",
+     .variable = "PET_STANDALONE",
+     .group = Group::meeting,
+     .help = "One node that meets nobody: loopback, a free port, a new id. Values of "
+             "--rdzv-backend, --rdzv-endpoint and --rdzv-id do not count. This is also what "
+             "happens with one node when neither an endpoint nor a port is given.",
+     .flag = &RunOptions::standalone},
+    {.name = "rdzv-backend",
+     .placeholder = "NAME",
+     .variable = "PET_RDZV_BACKEND",
+     .group = Group::meeting,
+     .fallback = "static",
+     .choices = "static c10d",
+     .help = "How nodes meet. static: all of --nnodes, in the order of --node-rank, at "
+             "--master-addr and --master-port. c10d: at --rdzv-endpoint, in any order and number "
+             "that --nnodes allows.",
+     .set = set_backend},
+    {.name = "rdzv-endpoint",
+     .placeholder = "HOST[:PORT]",
+     .variable = "PET_RDZV_ENDPOINT",
+     .group = Group::meeting,
+     .help = "Where nodes meet. The node that has this address is the host. The port is 29400 "
+             "under c10d when none is given; static needs one.",
+     .set = set_endpoint},
+    {.name = "rdzv-id",
+     .placeholder = "ID",
+     .variable = "PET_RDZV_ID",
+     .group = Group::meeting,
+     .fallback = "none",
+     .help = "Name of the job, the same on every node.",
+     .set = set_rdzv_id},
+    {.name = "rdzv-conf",
+     .placeholder = "KEY=VALUE,...",
+     .variable = "PET_RDZV_CONF",
+     .group = Group::meeting,
+     .help = "Times in seconds: join_timeout (or timeout) 600, under static 900; last_call_timeout "
+             "30; close_timeout 30; heartbeat_timeout 5; keep_alive_interval 5; read_timeout 60. "
+             "Also keep_alive_max_attempt 3 and is_host (1 or 0: this node hosts, or does not).",
+     .set = set_rdzv_conf},
+    {.name = "node-rank",
+     .placeholder = "N",
+     .variable = "PET_NODE_RANK",
+     .group = Group::meeting,
+     .help = "Place of this node among the nodes, from 0; 0 under static when not given. Under "
+             "c10d it orders the ranks and need not be given.",
+     .set = set_int<&RunOptions::node_rank, 0>},
+    {.name = "master-addr",
+     .placeholder = "HOST",
+     .variable = "PET_MASTER_ADDR",
+     .group = Group::meeting,
+     .fallback = "127.0.0.1",
+     .help = "Address of node 0, for static only. IPv6 as [::1].",
+     .set = set_text<&RunOptions::master_addr>},
+    {.name = "master-port",
+     .placeholder = "PORT",
+     .variable = "PET_MASTER_PORT",
+     .group = Group::meeting,
+     .fallback = "29500",
+     .help = "Port on node 0, for static only.",
+     .set = set_master_port},
+    {.name = "local-addr",
+     .placeholder = "ADDRESS",
+     .variable = "PET_LOCAL_ADDR",
+     .group = Group::meeting,
+     .help = "Address under which other nodes reach this one, when the one found by connecting to "
+             "the endpoint is not it.",
+     .set = set_local_addr},
+    {.name = "store",
+     .placeholder = "shared|local",
+     .variable = "LOCKSTEP_STORE",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .fallback = "shared",
+     .choices = "shared local",
+     .help = "Where workers of several nodes find their store: on node 0, open to addresses of "
+             "nodes of the job; or on each node's loopback, carried over the nodes' own link.",
+     .set = set_store},
+    {.name = "secret-file",
+     .placeholder = "FILE",
+     .variable = "LOCKSTEP_SECRET_FILE",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .kind = ValueKind::file,
+     .help = "File with the secret by which nodes of one job know each other. Nobody but its owner "
+             "may be able to read it.",
+     .set = set_path<&RunOptions::secret_file>},
+    {.name = "insecure",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .help = "Let several nodes meet without a secret. Whoever reaches the endpoint can join.",
+     .flag = &RunOptions::insecure},
+
+    {.name = "module",
+     .letter = 'm',
+     .variable = "PET_MODULE",
+     .group = Group::program,
+     .help = "SCRIPT is a Python module, run as by python -m.",
+     .flag = &RunOptions::module},
+    {.name = "no-python",
+     .variable = "PET_NO_PYTHON",
+     .group = Group::program,
+     .help = "Run SCRIPT itself and not with Python, whatever it looks like.",
+     .flag = &RunOptions::no_python},
+    {.name = "run-path",
+     .variable = "PET_RUN_PATH",
+     .group = Group::program,
+     .help = "Run SCRIPT with Python's runpy.run_path. Comes before --no-python.",
+     .flag = &RunOptions::run_path},
+    {.name = "use-env",
+     .group = Group::program,
+     .origin = Origin::launch,
+     .help = "Do not add --local-rank=N to the arguments of SCRIPT; it reads LOCAL_RANK.",
+     .flag = &RunOptions::use_env},
+    {.name = "start-method",
+     .placeholder = "NAME",
+     .variable = "PET_START_METHOD",
+     .group = Group::program,
+     .fallback = "spawn",
+     .choices = "spawn fork forkserver",
+     .help = "Accepted for torchrun's sake. Workers are always new processes, which is what all "
+             "its values come to for programs.",
+     .set = set_start_method},
+
+    {.name = "max-restarts",
+     .placeholder = "N",
+     .variable = "PET_MAX_RESTARTS",
+     .group = Group::failures,
+     .fallback = "0",
+     .help = "How often all workers of the job are started anew after one failed.",
+     .set = set_int<&RunOptions::max_restarts, 0>},
+    {.name = "monitor-interval",
+     .placeholder = "SECONDS",
+     .variable = "PET_MONITOR_INTERVAL",
+     .group = Group::failures,
+     .fallback = "0.1",
+     .help = "Accepted for torchrun's sake. The end of a worker is noticed at once.",
+     .set = set_monitor_interval},
+    {.name = "signals-to-handle",
+     .placeholder = "NAMES",
+     .variable = "PET_SIGNALS_TO_HANDLE",
+     .group = Group::failures,
+     .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+     .help = "Signals that stop the job: they are passed on to the workers, which then have the "
+             "shutdown time to end.",
+     .set = set_signals},
+    {.name = "shutdown-timeout",
+     .placeholder = "SECONDS",
+     .variable = "PET_SHUTDOWN_TIMEOUT",
+     .group = Group::failures,
+     .fallback = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30",
+     .help = "Time that workers have to end after a signal, before they are killed.",
+     .set = set_shutdown_timeout},
+
+    {.name = "log-dir",
+     .placeholder = "DIR",
+     .variable = "PET_LOG_DIR",
+     .group = Group::output,
+     .kind = ValueKind::directory,
+     .help = "Folder for logs in torchrun's layout: DIR/ID_random/attempt_N/LOCAL_RANK/stdout.log, "
+             "stderr.log and error.json. /dev/null: no files.",
+     .set = set_path<&RunOptions::log_dir>},
+    {.name = "redirects",
+     .letter = 'r',
+     .placeholder = "STREAMS",
+     .variable = "PET_REDIRECTS",
+     .group = Group::output,
+     .fallback = "0",
+     .help = "Write output to files instead: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "
+             "0:3,1:2.",
+     .set = set_streams<&RunOptions::redirects>},
+    {.name = "tee",
+     .letter = 't',
+     .placeholder = "STREAMS",
+     .variable = "PET_TEE",
+     .group = Group::output,
+     .fallback = "0",
+     .help = "Write output to files and, with a prefix, to the console; values as for --redirects.",
+     .set = set_streams<&RunOptions::tee>},
+    {.name = "local-ranks-filter",
+     .placeholder = "RANKS",
+     .variable = "PET_LOCAL_RANKS_FILTER",
+     .group = Group::output,
+     .help = "Local ranks whose output reaches the console, with commas between. Files are not "
+             "affected.",
+     .set = set_local_ranks},
+    {.name = "duplicate-stdout-filters",
+     .placeholder = "WORDS",
+     .variable = "PET_DUPLICATE_STDOUT_FILTERS",
+     .group = Group::output,
+     .help = "Lines of stdout under --tee that contain one of these words, which have commas "
+             "between (,, for a comma), also go to filtered_stdout.log.",
+     .set = set_filters<&RunOptions::duplicate_stdout_filters>},
+    {.name = "duplicate-stderr-filters",
+     .placeholder = "WORDS",
+     .variable = "PET_DUPLICATE_STDERR_FILTERS",
+     .group = Group::output,
+     .help = "The same for stderr and filtered_stderr.log.",
+     .set = set_filters<&RunOptions::duplicate_stderr_filters>},
+    {.name = "logs-specs",
+     .placeholder = "NAME",
+     .group = Group::output,
+     .help = "Not supported: it names a Python class.",
+     .set = refuse_logs_specs},
+    {.name = "event-log-handler",
+     .placeholder = "NAME",
+     .variable = "PET_EVENT_LOG_HANDLER",
+     .group = Group::output,
+     .fallback = "null",
+     .choices = "null console dynamic_rendezvous",
+     .help = "console: the launcher's events as JSON lines on stderr.",
+     .set = set_event_log_handler},
+    {.name = "prefix",
+     .placeholder = "TEMPLATE",
+     .variable = "LOCKSTEP_PREFIX",
+     .group = Group::output,
+     .origin = Origin::lockstep,
+     .help = "Put this before every line that a worker writes to the console, for example "
+             "'[${rank} ${host} ${time}] '. Names: rank, local_rank, role_name, host, time.",
+     .set = set_text<&RunOptions::prefix>},
+    {.name = "log-max-size",
+     .placeholder = "SIZE",
+     .variable = "LOCKSTEP_LOG_MAX_SIZE",
+     .group = Group::output,
+     .origin = Origin::lockstep,
+     .help = "Start a new log file when one has grown to this many bytes; K, M, G and T stand for "
+             "powers of 1024.",
+     .set = set_log_max_size},
+    {.name = "run-dir",
+     .placeholder = "DIR",
+     .group = Group::output,
+     .origin = Origin::lockstep,
+     .kind = ValueKind::directory,
+     .help = "Folder of this run: its description, events, logs and metrics.",
+     .set = set_path<&RunOptions::run_dir>},
+    {.name = "quiet",
+     .variable = "LOCKSTEP_QUIET",
+     .group = Group::output,
+     .origin = Origin::lockstep,
+     .help = "Only errors from the launcher itself.",
+     .flag = &RunOptions::quiet},
+    {.name = "json",
+     .group = Group::output,
+     .origin = Origin::lockstep,
+     .help = "The launcher's events as JSON lines on stdout, for programs.",
+     .flag = &RunOptions::json},
+
+    {.name = "numa-binding",
+     .placeholder = "MODE",
+     .group = Group::machine,
+     .choices = "node socket exclusive core-complex",
+     .help = "Bind each worker to CPUs near its GPU: all of the NUMA node, all of the socket, a "
+             "share of the node's cores, or the cores of one cache.",
+     .set = set_numa_binding},
+
+    {.name = "dry-run",
+     .group = Group::general,
+     .origin = Origin::lockstep,
+     .help = "Print ranks, addresses, environment and commands, and start nothing.",
+     .flag = &RunOptions::dry_run},
+    {.name = "help",
+     .letter = 'h',
+     .group = Group::general,
+     .help = "Print this.",
+     .flag = &RunOptions::help},
+});
+
+}  // namespace
+
+std::string_view to_string(LaunchCommand command) {
+  return command == LaunchCommand::run ? "lockstep run" : "lockstep launch";
+}
+
+std::string_view heading(OptionGroup group) {
+  switch (group) {
+    case Group::workers:
+      return "Nodes and workers";
+    case Group::meeting:
+      return "How nodes meet";
+    case Group::program:
+      return "What is run";
+    case Group::failures:
+      return "Failures and stopping";
+    case Group::output:
+      return "Output and logs";
+    case Group::machine:
+      return "CPUs";
+    case Group::general:
+      return "Other";
+  }
+  return "";
+}
+
+std::span<const Option> all_options() {
+  return kOptions;
+}
+
+}  // namespace lockstep
