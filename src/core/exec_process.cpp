@@ -16,8 +16,6 @@
 #include <string_view>
 #include <utility>
 
-#include "core/unique_fd.h"
-
 namespace lockstep {
 namespace {
 
@@ -363,6 +361,20 @@ pid_t exec_process(const ProcessSpec& spec) {
     throw_failure(spec, program, *failure);
   }
   return pid;
+}
+
+UniqueFd open_output_file(const std::string& path) {
+  if (path.empty()) {
+    return UniqueFd();
+  }
+  check_text("the path of its output", path);
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd) {
+    const int code = errno;
+    throw StartError(
+        concat("cannot open '", path, "' for a program's output: ", std::strerror(code)), code);
+  }
+  return fd;
 }
 
 }  // namespace lockstep

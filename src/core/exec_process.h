@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/unique_fd.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -44,5 +45,10 @@ class StartError : public SystemError {
 /// Throws InvalidArgument for a spec that cannot work, and StartError, naming the program or the
 /// folder, when the system refuses.
 pid_t exec_process(const ProcessSpec& spec);
+
+/// Opens a file for a program's output: created or emptied, in append mode, so that standard output
+/// and error can share it without overwriting each other. Nothing for an empty path. Throws as
+/// exec_process() does.
+UniqueFd open_output_file(const std::string& path);
 
 }  // namespace lockstep

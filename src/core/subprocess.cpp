@@ -1,6 +1,5 @@
 #include "core/subprocess.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -19,22 +18,6 @@ namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-UniqueFd open_output(const std::string& path) {
-  if (path.empty()) {
-    return UniqueFd();
-  }
-  if (path.find('\0') != std::string::npos) {
-    throw InvalidArgument(
-        concat("Subprocess: the path '", path.c_str(), "' of its output contains a zero byte"));
-  }
-  // Append mode lets standard output and error share a file without overwriting each other.
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd) {
-    throw_errno(concat("cannot open '", path, "' for a program's output"));
-  }
-  return fd;
-}
 
 void check_name(const std::string& name) {
   if (name.empty() || name.find('=') != std::string::npos) {
@@ -58,8 +41,8 @@ std::map<std::string, std::string> new_environment(const SubprocessOptions& opti
 }
 
 pid_t start(const SubprocessOptions& options) {
-  const UniqueFd stdout_fd = open_output(options.stdout_path);
-  const UniqueFd stderr_fd = open_output(options.stderr_path);
+  const UniqueFd stdout_fd = open_output_file(options.stdout_path);
+  const UniqueFd stderr_fd = open_output_file(options.stderr_path);
   return exec_process({.argv = options.argv,
                        .environment = new_environment(options),
                        .stdout_fd = stdout_fd.get(),

@@ -1,6 +1,5 @@
 #include "launch/keeper_process.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -36,20 +35,6 @@ std::int64_t monotonic_ns() {
   timespec now = {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
-}
-
-UniqueFd open_output(const std::string& path) {
-  if (path.empty()) {
-    return UniqueFd();
-  }
-  // Append mode lets standard output and error share a file without overwriting each other.
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd) {
-    const int code = errno;
-    throw StartError(
-        concat("cannot open '", path, "' for a worker's output: ", std::strerror(code)), code);
-  }
-  return fd;
 }
 
 UniqueFd watch_child_ends() {
@@ -93,6 +78,7 @@ class KeeperProcess {
   Workers::iterator find_worker(pid_t pid);
 
   bool killing() const { return ending_ || !kill_requests_.empty(); }
+  void cancel_timers();
   void begin_killing();
   void kill_round();
   void report_stuck();
@@ -187,8 +173,8 @@ void KeeperProcess::operate(const StartWorker& command) {
 }
 
 pid_t KeeperProcess::start(const WorkerSpec& spec) {
-  const UniqueFd stdout_file = open_output(spec.stdout_path);
-  const UniqueFd stderr_file = open_output(spec.stderr_path);
+  const UniqueFd stdout_file = open_output_file(spec.stdout_path);
+  const UniqueFd stderr_file = open_output_file(spec.stderr_path);
   return exec_process(
       {.argv = spec.argv,
        .environment = spec.environment,
@@ -285,17 +271,11 @@ void KeeperProcess::on_child_end() {
   signalfd_siginfo ignored = {};
   while (::read(child_ends_.get(), &ignored, sizeof ignored) > 0) {
   }
-  for (auto worker = workers_.begin(); worker != workers_.end();) {
-    const auto next = std::next(worker);
-    if (worker->second.held) {
-      reap_worker(worker);
-    }
-    worker = next;
-  }
   reap_orphans();
 }
 
-// Takes note of the ends of processes that came to us when their parents ended.
+// Takes note of the ends of processes that came to us when their parents ended, and of workers that
+// a debugger has let go of.
 void KeeperProcess::reap_orphans() {
   orphans_wait_ = false;
   for (;;) {
@@ -326,13 +306,17 @@ KeeperProcess::Workers::iterator KeeperProcess::find_worker(pid_t pid) {
                       [pid](const auto& entry) { return entry.second.pid == pid; });
 }
 
+void KeeperProcess::cancel_timers() {
+  for (auto* timer : {&kill_timer_, &stuck_timer_}) {
+    if (*timer) {
+      loop_.cancel(**timer);
+      timer->reset();
+    }
+  }
+}
+
 void KeeperProcess::begin_killing() {
-  if (kill_timer_) {
-    loop_.cancel(*kill_timer_);
-  }
-  if (stuck_timer_) {
-    loop_.cancel(*stuck_timer_);
-  }
+  cancel_timers();
   kill_pause_ = milliseconds(0);
   stuck_timer_ = loop_.after(options_.stuck_after, [this] { report_stuck(); });
   kill_round();
@@ -367,12 +351,7 @@ void KeeperProcess::on_no_child_left() {
   if (!killing()) {
     return;
   }
-  for (auto* timer : {&kill_timer_, &stuck_timer_}) {
-    if (*timer) {
-      loop_.cancel(**timer);
-      timer->reset();
-    }
-  }
+  cancel_timers();
   if (ending_) {
     loop_.stop();
     return;

@@ -96,7 +96,7 @@ TEST(ExitStatus, says_a_code_or_a_signal) {
   EXPECT_EQ((ExitStatus{.exit_code = 3}.describe()), "exit code 3");
   EXPECT_EQ((ExitStatus{.signal = SIGKILL}.describe()), "signal 9 (SIGKILL)");
   EXPECT_EQ((ExitStatus{.signal = SIGRTMIN + 1}.describe()),
-            "signal " + std::to_string(SIGRTMIN + 1));
+            "signal " + std::to_string(SIGRTMIN + 1) + " (SIGRTMIN+1)");
   EXPECT_TRUE(ExitStatus{}.success());
   EXPECT_FALSE((ExitStatus{.exit_code = 1}.success()));
   EXPECT_FALSE((ExitStatus{.signal = SIGTERM}.success()));

@@ -192,7 +192,7 @@ TEST(Keeper, what_cannot_be_started_is_named) {
   WorkerSpec with_output;
   with_output.stdout_path = "/nowhere/out";
   EXPECT_EQ(failure({"/bin/true"}, with_output).reason,
-            "cannot open '/nowhere/out' for a worker's output: No such file or directory");
+            "cannot open '/nowhere/out' for a program's output: No such file or directory");
   WorkerSpec on_cpus;
   on_cpus.cpus = {60000};
   EXPECT_EQ(failure({"/bin/true"}, on_cpus).error, EINVAL);
