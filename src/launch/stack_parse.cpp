@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/parse_integer.h"
+#include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
@@ -98,7 +99,11 @@ std::vector<ThreadStack> parse_py_spy(const std::string& output) {
     if (!line.starts_with("    ")) {
       return std::nullopt;
     }
-    return line.substr(line.find_first_not_of(' '));
+    const std::string frame = line.substr(line.find_first_not_of(' '));
+    // "0xffffb17e7744 (libc.so.6)": the address differs from process to process.
+    return frame.starts_with("0x")
+               ? concat("??", frame.substr(std::min(frame.find(' '), frame.size())))
+               : frame;
   };
   return parse(output, thread_of, frame_of);
 }

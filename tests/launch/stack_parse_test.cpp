@@ -88,9 +88,10 @@ TEST(StackParse, py_spy) {
       "    inner (<string>:3)\n"
       "    <module> (<string>:5)\n"
       "Thread 12 (active+gil): \"bg\"\n"
-      "    Thread.run (threading.py:982)\n");
+      "    Thread.run (threading.py:982)\n"
+      "    0xffffb1842030 (libc.so.6)\n");
   EXPECT_EQ(stacks, (Stacks{{11, {"inner (<string>:3)", "<module> (<string>:5)"}},
-                            {12, {"Thread.run (threading.py:982)"}}}));
+                            {12, {"Thread.run (threading.py:982)", "?? (libc.so.6)"}}}));
 }
 
 TEST(StackParse, what_is_no_answer_has_no_threads) {
