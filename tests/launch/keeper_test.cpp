@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -281,7 +282,9 @@ TEST(Keeper, processes_that_keep_replacing_themselves_are_caught) {
 
 TEST(Keeper, a_process_that_does_not_go_is_named) {
   TestKeeper test({.stuck_after = 50ms});
-  const pid_t pid = test.start(1, TestKeeper::shell("exec sleep 600"));
+  WorkerSpec spec = TestKeeper::shell("");
+  spec.argv = {"sleep", "600"};
+  const pid_t pid = test.start(1, spec);
   // A tracer holds the remains of its tracee back until it has waited for them itself.
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
   test.keeper.kill_leftovers(1);
@@ -316,6 +319,7 @@ TEST(Keeper, two_hundred_workers_start_and_end) {
 }
 
 TEST(Keeper, its_end_kills_everything_and_leaves_no_child) {
+  const std::size_t before = descendants_of(::getpid()).size();
   std::vector<Watched> processes;
   {
     TestKeeper test;
@@ -328,11 +332,11 @@ TEST(Keeper, its_end_kills_everything_and_leaves_no_child) {
     }
   }
   expect_all_end(processes, 0ms);
-  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
-  EXPECT_EQ(errno, ECHILD);
+  EXPECT_EQ(descendants_of(::getpid()).size(), before);
 }
 
 TEST(Keeper, nothing_outlives_a_launcher_that_is_killed) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // the keeper will be an orphan
   LinePipe pipe;
   const pid_t launcher = ::fork();
   ASSERT_GE(launcher, 0);
@@ -358,9 +362,13 @@ TEST(Keeper, nothing_outlives_a_launcher_that_is_killed) {
       processes.emplace_back(parse_integer<pid_t>(line).value());
     }
   }
+  const auto children = descendants_of(launcher);
+  ASSERT_FALSE(children.empty());
+  const pid_t keeper = children[0].pid;
   ASSERT_EQ(::kill(launcher, SIGKILL), 0);
   expect_all_end(processes, 1000ms);
   ASSERT_EQ(::waitpid(launcher, nullptr, 0), launcher);
+  EXPECT_EQ(::waitpid(keeper, nullptr, 0), keeper);
 }
 
 TEST(Keeper, the_loss_of_the_keeper_is_told_and_orphans_can_be_killed) {
