@@ -62,8 +62,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .placeholder = "HOST[:PORT]",
      .variable = "PET_RDZV_ENDPOINT",
      .group = Group::meeting,
-     .help = "Where nodes meet. The node that has this address is the host. The port is 29400 "
-             "under c10d when none is given; static needs one.",
+     .help = "Where nodes meet. The node that has this address is the host. Without a port it is "
+             "29400 under c10d and 29500 under static.",
      .set = set_endpoint},
     {.name = "rdzv-id",
      .placeholder = "ID",
@@ -258,7 +258,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .group = Group::output,
      .origin = Origin::lockstep,
      .help = "Put this before every line that a worker writes to the console, for example "
-             "'[${rank} ${host} ${time}] '. Names: rank, local_rank, role_name, host, time.",
+             "'[${rank} ${host} ${time}] '. Names: rank, local_rank, node_rank, role_name, host, "
+             "time, stream, epoch, restart_count.",
      .set = set_text<&RunOptions::prefix>},
     {.name = "log-max-size",
      .placeholder = "SIZE",

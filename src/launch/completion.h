@@ -1,0 +1,16 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "launch/manual_text.h"
+
+namespace lockstep {
+
+/// A script that teaches a shell ("bash", "zsh" or "fish") to complete the command line of
+/// lockstep: the commands (name and one line each), and for run and launch the options, their
+/// values and files. Throws InvalidArgument for another shell.
+std::string completion_script(std::string_view shell, std::span<const Entry> commands);
+
+}  // namespace lockstep
