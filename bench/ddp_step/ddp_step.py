@@ -149,7 +149,8 @@ def report(rounds, args, load):
     machine = f"{os.cpu_count()} cores, {platform.machine()} {cpu_name()}".strip()
     lines += ["", f"Machine: {machine}, {platform.system()} {platform.release()}; load average "
                   f"before {load[0]:.2f}, after {os.getloadavg()[0]:.2f} (the ranks are 2 of it).",
-              f"{WORLD_SIZE} ranks, Gloo, one thread a rank; C++ reduction: {args.reduction}; "
+              f"{WORLD_SIZE} ranks, Gloo, one thread a rank; C++ reduction: {args.reduction}, "
+              f"LOCKSTEP_SHM={os.environ.get('LOCKSTEP_SHM', '1')}; "
               f"best of {args.rounds} rounds of 20 blocks in {args.seconds:g} s per model; processor "
               "time of rank 0, median of the rounds."]
     return lines, missed

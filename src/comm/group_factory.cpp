@@ -59,6 +59,7 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
                                                                  .group_name = spec.name,
                                                                  .global_ranks = spec.global_ranks,
                                                                  .peers = spec.peers});
+  impl->shm = std::make_shared<ShmChannel>();
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(spec.backend_store, spec.rank, size);
 
   const auto by_device = parse_backend(spec.backend);
@@ -99,7 +100,8 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->group->setGroupDesc(spec.name == "0" ? "default_pg" : "undefined");
 
   impl->nccl = nccl;
-  impl->guard->set_close([sockets = impl->sockets, nccl] {
+  impl->guard->set_close([sockets = impl->sockets, shm = impl->shm, nccl] {
+    shm->poison();
     if (sockets) sockets->shut_down();
     if (nccl) nccl->abort();
   });

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm/group_guard.h"
+#include "comm/shm_channel.h"
 #include "comm/socket_handles.h"
 #include "lockstep/process_group.h"
 
@@ -29,6 +30,7 @@ class GroupImpl {
   c10::intrusive_ptr<c10d::Backend> gloo;        // the bare one; null without Gloo
   c10::intrusive_ptr<c10d::Backend> nccl;        // likewise
   std::shared_ptr<SocketHandles> sockets;        // Gloo's connections
+  std::shared_ptr<ShmChannel> shm;               // the ordered reduction's way, where there is one
   c10::intrusive_ptr<c10d::Store> store;         // for this library's own keys in this group
 
   int size() const { return static_cast<int>(global_ranks.size()); }
@@ -47,6 +49,7 @@ class GroupImpl {
   void leave() {
     if (guard->retire() && nccl) nccl->shutdown();
     if (sockets) sockets->shut_down();
+    shm->poison();
     group.reset();
     gloo.reset();
     nccl.reset();

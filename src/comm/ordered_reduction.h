@@ -17,10 +17,13 @@ namespace lockstep {
 /// The mean of every rank's tensor, added in rank order whatever the backend, the sizes of the
 /// tensors and their number. See docs/determinism.md.
 ///
-/// Over Gloo it uses point-to-point messages: small tensors are exchanged whole and every rank adds by
-/// itself; of a large one each rank adds a shard and hands it out. Reductions
-/// run one after the other on a thread of their own, so that backward goes on meanwhile. Messages
-/// carry a tag per reduction, so the group's collectives can run at the same time.
+/// Ranks of one machine share memory for it (ShmExchange). Others use Gloo's point-to-point
+/// messages: small tensors are exchanged whole and every rank adds by itself; of a large one each
+/// rank adds a shard and hands it out. Which way it is, the ranks of a group agree on at its first
+/// reduction.
+///
+/// Reductions run one after the other on a thread of their own, so that backward goes on meanwhile.
+/// Messages carry a tag per reduction, so the group's collectives can run at the same time.
 ///
 /// A job has slots: logical ranks, whose number does not change when processes do. Today slot s is
 /// computed by rank s.
@@ -52,14 +55,22 @@ class OrderedReduction {
   /// addition itself.
   class Scratch {
    public:
-    /// A tensor of this length and type; what the last call with the same index returned is given up.
+    /// A tensor of this length and type; what the last call with the same index returned is given
+    /// up.
     at::Tensor like(const at::Tensor& tensor, int index);
 
    private:
     std::vector<at::Tensor> buffers_;
   };
 
-  void reduce_on_cpu(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
+  struct Call {
+    int tag = 0;
+    std::int64_t ticket = 0;
+    double divisor = 1;
+    Urgency urgency{};
+  };
+
+  void reduce_on_cpu(const at::Tensor& flat, const Call& call, Scratch& scratch);
   void exchange_in_turn(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
   void exchange_all(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);
   void exchange_shards(const at::Tensor& flat, int tag, double divisor, Scratch& scratch);

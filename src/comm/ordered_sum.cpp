@@ -21,8 +21,8 @@ struct Divide {
   Sum operator()(Sum value) const { return value / by; }
 };
 
-// Dividing by a power of two and multiplying by its reciprocal give the same bits, and multiplying is
-// several times faster.
+// Dividing by a power of two and multiplying by its reciprocal give the same bits, and multiplying
+// is several times faster.
 template <typename Sum>
 struct Scale {
   Sum by;
@@ -64,33 +64,46 @@ void mean_with(const Inputs<T>& inputs, std::int64_t count, Finish finish, T* ou
 }
 
 template <typename T, typename Sum>
-void mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
-  T* result = static_cast<T*>(out.mutable_data_ptr());
+void mean(const std::vector<const void*>& slots, std::int64_t count, double divisor, void* out) {
+  T* result = static_cast<T*>(out);
   Inputs<T> inputs;
-  for (const auto& slot : slots) inputs.push_back(static_cast<const T*>(slot.const_data_ptr()));
+  inputs.reserve(slots.size());
+  for (const void* slot : slots) inputs.push_back(static_cast<const T*>(slot));
   if (is_power_of_two(divisor)) {
-    mean_with<T, Sum>(inputs, out.numel(), Scale<Sum>{static_cast<Sum>(1 / divisor)}, result);
+    mean_with<T, Sum>(inputs, count, Scale<Sum>{static_cast<Sum>(1 / divisor)}, result);
   } else {
-    mean_with<T, Sum>(inputs, out.numel(), Divide<Sum>{static_cast<Sum>(divisor)}, result);
+    mean_with<T, Sum>(inputs, count, Divide<Sum>{static_cast<Sum>(divisor)}, result);
   }
 }
 
 }  // namespace
 
-void ordered_mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
-  switch (out.scalar_type()) {
+void check_ordered_type(at::ScalarType type) {
+  if (type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf)
+    return;
+  throw InvalidArgument(concat("ordered reduction: gradients of type ", type,
+                               " are not supported; use Reduction::native"));
+}
+
+void ordered_mean(at::ScalarType type, const std::vector<const void*>& slots, std::int64_t count,
+                  double divisor, void* out) {
+  check_ordered_type(type);
+  switch (type) {
     case at::kFloat:
-      return mean<float, float>(slots, divisor, out);
+      return mean<float, float>(slots, count, divisor, out);
     case at::kDouble:
-      return mean<double, double>(slots, divisor, out);
+      return mean<double, double>(slots, count, divisor, out);
     case at::kBFloat16:
-      return mean<at::BFloat16, float>(slots, divisor, out);
-    case at::kHalf:
-      return mean<at::Half, float>(slots, divisor, out);
+      return mean<at::BFloat16, float>(slots, count, divisor, out);
     default:
-      throw InvalidArgument(concat("ordered reduction: gradients of type ", out.scalar_type(),
-                                   " are not supported; use Reduction::native"));
+      return mean<at::Half, float>(slots, count, divisor, out);
   }
+}
+
+void ordered_mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out) {
+  std::vector<const void*> data;
+  for (const auto& slot : slots) data.push_back(slot.const_data_ptr());
+  ordered_mean(out.scalar_type(), data, out.numel(), divisor, out.mutable_data_ptr());
 }
 
 }  // namespace lockstep

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 namespace lockstep {
 
@@ -12,5 +14,12 @@ namespace lockstep {
 ///
 /// `slots` and `out` are contiguous CPU tensors of one length and type; `out` may be one of them.
 void ordered_mean(const std::vector<at::Tensor>& slots, double divisor, const at::Tensor& out);
+
+/// The same for memory without tensors around it.
+void ordered_mean(at::ScalarType type, const std::vector<const void*>& slots, std::int64_t count,
+                  double divisor, void* out);
+
+/// Throws InvalidArgument for a type that ordered_mean() does not add.
+void check_ordered_type(at::ScalarType type);
 
 }  // namespace lockstep

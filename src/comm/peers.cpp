@@ -91,7 +91,7 @@ std::vector<int> Peers::find_dead(const std::vector<int>& ranks) const {
     bool can_tell = false;
     for (int rank : ranks) {
       if (!knows(rank)) continue;
-      const PeerIdentity& peer = *identities_[static_cast<std::size_t>(rank)];
+      const PeerIdentity& peer = identity(rank);
       const auto ended = peer.has_ended();
       can_tell |= ended.has_value() && peer.process_id != getpid();
       if (ended.value_or(false)) dead.push_back(rank);
@@ -103,17 +103,21 @@ std::vector<int> Peers::find_dead(const std::vector<int>& ranks) const {
 
 std::string Peers::describe(int rank) const {
   if (!knows(rank)) return "";
-  const PeerIdentity& peer = *identities_[static_cast<std::size_t>(rank)];
+  const PeerIdentity& peer = identity(rank);
   return concat(" (process ", peer.process_id, " on ", peer.host, ")");
 }
 
 bool Peers::has_ended(int rank) const {
-  return knows(rank) && identities_[static_cast<std::size_t>(rank)]->has_ended().value_or(false);
+  return knows(rank) && identity(rank).has_ended().value_or(false);
 }
 
 bool Peers::knows(int rank) const {
   const auto index = static_cast<std::size_t>(rank);
   return index < identities_.size() && identities_[index].has_value();
+}
+
+const PeerIdentity& Peers::identity(int rank) const {
+  return identities_.at(static_cast<std::size_t>(rank)).value();
 }
 
 }  // namespace lockstep

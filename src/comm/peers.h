@@ -27,9 +27,9 @@ class Peers {
   explicit Peers(std::vector<std::optional<PeerIdentity>> identities)
       : identities_(std::move(identities)) {}
 
-  /// Those of `ranks` whose process on this machine is gone. A process that is just dying may need a moment
-  /// between closing its connections and ending, so this looks for up to half a second until it
-  /// finds one.
+  /// Those of `ranks` whose process on this machine is gone. A process that is just dying may need
+  /// a moment between closing its connections and ending, so this looks for up to half a second
+  /// until it finds one.
   std::vector<int> find_dead(const std::vector<int>& ranks) const;
 
   /// " on host b, process 123", or nothing where it is not known.
@@ -40,6 +40,9 @@ class Peers {
 
   /// Whether the rank is a lockstep program.
   bool knows(int rank) const;
+
+  /// The rank's identity; it must be known.
+  const PeerIdentity& identity(int rank) const;
 
  private:
   std::vector<std::optional<PeerIdentity>> identities_;

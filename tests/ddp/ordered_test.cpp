@@ -106,14 +106,16 @@ void expect_lengths_of_all_kinds() {
   };
   for (const int length : {1, 2, 5, 4097, 262'144, 1'500'007}) {
     std::vector<at::Tensor> slots;
-    for (int slot = 0; slot < world.world_size(); ++slot) slots.push_back(contribution(length, slot));
+    for (int slot = 0; slot < world.world_size(); ++slot)
+      slots.push_back(contribution(length, slot));
     at::Tensor expected = slots[0].clone();
     for (std::size_t slot = 1; slot < slots.size(); ++slot) expected += slots[slot];
     expected /= world.world_size();
 
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
-    for (const auto urgency : {OrderedReduction::Urgency::overlap, OrderedReduction::Urgency::overlap,
-                               OrderedReduction::Urgency::wait_now}) {
+    for (const auto urgency :
+         {OrderedReduction::Urgency::overlap, OrderedReduction::Urgency::overlap,
+          OrderedReduction::Urgency::wait_now}) {
       futures.push_back(reduction.mean(slots[world.rank()].clone(), urgency));
     }
     for (auto& future : futures) {
@@ -135,6 +137,15 @@ RANKS_TEST(Ordered, any_length_is_reduced_by_four_ranks, 4) {
   expect_lengths_of_all_kinds();
 }
 
+RANKS_TEST_WITH(Ordered, any_length_is_reduced_by_two_ranks_over_tcp,
+                {.count = 2, .environment = {{"LOCKSTEP_SHM", "0"}}}) {
+  expect_lengths_of_all_kinds();
+}
+RANKS_TEST_WITH(Ordered, any_length_is_reduced_by_four_ranks_over_tcp,
+                {.count = 4, .environment = {{"LOCKSTEP_SHM", "0"}}}) {
+  expect_lengths_of_all_kinds();
+}
+
 RANKS_TEST(Ordered, two_ranks_equal_one_process, 2) {
   expect_ordered(at::kFloat, std::nullopt, false);
 }
@@ -143,6 +154,10 @@ RANKS_TEST(Ordered, two_ranks_with_small_buckets_equal_one_process, 2) {
 }
 RANKS_TEST(Ordered, three_ranks_equal_one_process, 3) {
   expect_ordered(at::kFloat, std::nullopt, false);
+}
+RANKS_TEST_WITH(Ordered, three_ranks_over_tcp_equal_one_process,
+                {.count = 3, .environment = {{"LOCKSTEP_SHM", "0"}}}) {
+  expect_ordered(at::kFloat, 0.05, false);
 }
 RANKS_TEST(Ordered, three_ranks_with_small_buckets_equal_one_process, 3) {
   expect_ordered(at::kFloat, 0.05, false);

@@ -62,3 +62,7 @@ RANKS_TEST_WITH(PeerLoss, during_backward_with_native_reduction, {.count = 4, .k
 RANKS_TEST_WITH(PeerLoss, of_rank_0_during_backward, {.count = 2, .killed = {0}}) {
   lose_a_peer(Reduction::ordered, 0);
 }
+RANKS_TEST_WITH(PeerLoss, during_backward_with_ordered_reduction_over_tcp,
+                {.count = 3, .killed = {1}, .environment = {{"LOCKSTEP_SHM", "0"}}}) {
+  lose_a_peer(Reduction::ordered, 1);
+}

@@ -1,0 +1,64 @@
+#include "comm/shared_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(concat(what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+SharedSegment SharedSegment::create(std::size_t bytes) {
+  // Beyond this limit the kernel would send a signal that ends the process.
+  rlimit largest_file{};
+  if (getrlimit(RLIMIT_FSIZE, &largest_file) == 0 && largest_file.rlim_cur < bytes) {
+    throw Error(concat("it needs ", bytes, " bytes, but the limit on file sizes (ulimit -f) is ",
+                       largest_file.rlim_cur));
+  }
+  UniqueFd descriptor(memfd_create("lockstep", MFD_CLOEXEC));
+  if (descriptor.get() < 0) fail("memfd_create");
+  if (fallocate(descriptor.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
+    fail(concat("reserving ", bytes, " bytes"));
+  }
+  return {std::move(descriptor), bytes};
+}
+
+SharedSegment SharedSegment::open(int process_id, int descriptor, std::size_t bytes) {
+  const std::string path = concat("/proc/", process_id, "/fd/", descriptor);
+  UniqueFd own(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (own.get() < 0) fail(concat("opening ", path));
+  // Touching pages that the file does not have would end the process.
+  struct stat status {};
+  if (fstat(own.get(), &status) != 0) fail(path);
+  if (!S_ISREG(status.st_mode) || static_cast<std::size_t>(status.st_size) != bytes) {
+    throw Error(concat(path, " is something else than a segment of ", bytes, " bytes"));
+  }
+  SharedSegment segment(std::move(own), bytes);
+  segment.take_descriptor();  // and close it
+  return segment;
+}
+
+SharedSegment::SharedSegment(UniqueFd descriptor, std::size_t bytes)
+    : descriptor_(std::move(descriptor)), bytes_(bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
+  if (data == MAP_FAILED) fail(concat("mapping ", bytes, " bytes"));
+  data_ = static_cast<std::byte*>(data);
+}
+
+SharedSegment::~SharedSegment() {
+  if (data_) munmap(data_, bytes_);
+}
+
+}  // namespace lockstep

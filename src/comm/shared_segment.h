@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "core/unique_fd.h"
+
+namespace lockstep {
+
+/// Memory that several processes of one machine have mapped. It has no name in any file system: the
+/// kernel frees it with the last process that maps it, however that process ends.
+class SharedSegment {
+ public:
+  /// Zeroed memory, all of it reserved at once: a machine without enough says so here and not by a
+  /// signal later. Throws Error.
+  static SharedSegment create(std::size_t bytes);
+
+  /// Maps what process `process_id` has created under `descriptor`. Throws Error.
+  static SharedSegment open(int process_id, int descriptor, std::size_t bytes);
+
+  SharedSegment(SharedSegment&& other) noexcept
+      : descriptor_(std::move(other.descriptor_)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(other.bytes_) {}
+  SharedSegment& operator=(SharedSegment&&) = delete;
+  ~SharedSegment();
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  /// Of a created segment: others can open it as long as this descriptor is. The memory does not
+  /// depend on it.
+  UniqueFd take_descriptor() { return std::move(descriptor_); }
+
+ private:
+  SharedSegment(UniqueFd descriptor, std::size_t bytes);
+
+  UniqueFd descriptor_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep
