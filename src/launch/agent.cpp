@@ -41,10 +41,10 @@ Agent::Actions Agent::on_disconnected(const std::string& reason, Time now) {
   connected_ = false;
   if (in_touch_) {
     in_touch_ = false;
-    apart_since_ = now;
+    apart_since_ = heard_;  // a connection may have been dead for a while before it broke
   }
   apart_reason_ = reason;
-  if (!done_) retry_at_ = now + options_.retry_interval;
+  if (!goes()) retry_at_ = now + options_.retry_interval;
   return take();
 }
 
@@ -87,7 +87,7 @@ Agent::Actions Agent::on_time(Time now) {
       if (now - heard_ > options_.beat_limit) {
         actions_.push_back(Disconnect{});
         connected_ = false;
-        retry_at_ = now + options_.retry_interval;
+        if (!goes()) retry_at_ = now + options_.retry_interval;
         if (in_touch_) apart_since_ = heard_;
         in_touch_ = false;
         apart_reason_ = "it has gone silent";
@@ -142,11 +142,11 @@ Time Agent::next_deadline() const {
 // ---- commands ----
 
 void Agent::handle(const Refused& refused) {
-  finish({.code = 1,
-          .reason =
-              concat("refused by the coordinator at ", options_.coordinator, ": ", refused.reason),
-          .failures = {},
-          .stopped_ranks = {}});
+  end_with({.code = 1,
+            .reason = concat("refused by the coordinator at ", options_.coordinator, ": ",
+                             refused.reason),
+            .failures = failures_,
+            .stopped_ranks = {}});
 }
 
 void Agent::handle(const Status& status) {
@@ -194,9 +194,14 @@ void Agent::handle(const Stop& stop) {
 }
 
 void Agent::handle(const Finish& finish_message) {
-  ending_ = finish_message;
+  send(Leave{0, "the job has ended"});  // so that the coordinator need not wait
+  end_with(finish_message);
+}
+
+void Agent::end_with(const Finish& ending) {
+  ending_ = ending;
   awaits_end_ = false;
-  if (phase_ == NodePhase::idle) return finish(finish_message);
+  if (phase_ == NodePhase::idle) return finish(ending);
   if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
 }
 
@@ -281,8 +286,8 @@ Agent::Actions Agent::on_stop_signal(int signal, const std::string& name, Time n
   now_ = now;
   if (done_) return take();
   if (++stop_signals_ > 1) {
-    kill_at_ = now;
     kill_now();
+    if (awaits_end_) send(Leave{signal, ending_->reason});  // nor shall the coordinator wait
     return take();
   }
   leave(signal, concat("the launcher on ", options_.self.host, " got ", name));
@@ -296,6 +301,7 @@ Agent::Actions Agent::on_broken(const std::string& reason, Time now) {
 }
 
 void Agent::leave(int signal, const std::string& reason) {
+  if (ending_) return;
   ending_ = Finish{.code = signal != 0 ? 128 + signal : 1,
                    .reason = reason,
                    .failures = failures_,

@@ -116,9 +116,13 @@ class Agent {
   void kill_now();
   void stopped_if_gone();
   void all_stopped();
+  /// Stops the workers first, where there are any.
+  void end_with(const Finish& ending);
   void finish(const Finish& finish);
   void leave(int signal, const std::string& reason);
   void lost_touch();
+  /// Whether the end is decided, and nothing more is to be heard about it.
+  bool goes() const { return done_ || (ending_ && !awaits_end_); }
   bool any_running() const;
   std::vector<int> ranks_in(SlotState state) const;
   Join join() const;

@@ -37,7 +37,7 @@ Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message
         },
         message);
   }
-  return std::move(actions_);
+  return take();
 }
 
 Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reason, Time now) {
@@ -48,8 +48,9 @@ Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reas
     node->disconnected = now;
     node->disconnect_reason = reason;
     links_.erase(link);
+    gather();  // a last call ends when there are too few
   }
-  return std::move(actions_);
+  return take();
 }
 
 Coordinator::Actions Coordinator::on_time(Time now) {
@@ -72,21 +73,16 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     }
   }
   if (phase_ == Phase::stopping && now >= stop_deadline_) {
-    const std::vector<std::string> members = participants_;
-    for (const std::string& id : members) {
-      const auto found = nodes_.find(id);
-      if (found != nodes_.end() && found->second.busy != 0) {
-        lose(id, "it did not stop its workers in time");
-      }
-    }
+    // All at once: losing the last of them begins the next epoch, with new participants.
+    for (const std::string& id : still_busy()) lose(id, "it did not stop its workers in time");
   }
-  if (phase_ == Phase::finished && !done_) {
-    const bool all_told =
-        std::ranges::all_of(nodes_, [](const auto& entry) { return entry.second.told_end; });
-    if (all_told || now >= done_at_) {
-      done_ = true;
-      actions_.push_back(CoordinatorDone{});
-    }
+  return take();
+}
+
+Coordinator::Actions Coordinator::take() {
+  if (phase_ == Phase::finished && !done_ && (nodes_.empty() || now_ >= done_at_)) {
+    done_ = true;
+    actions_.push_back(CoordinatorDone{});
   }
   return std::move(actions_);
 }
@@ -101,115 +97,6 @@ Time Coordinator::next_deadline() const {
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
   return deadline;
-}
-
-// ---- joining ----
-
-void Coordinator::handle(LinkId link, const Join& join) {
-  const auto known = nodes_.find(join.node.id);
-  if (known == nodes_.end()) {
-    if (const auto reason = reason_to_refuse(join)) {
-      actions_.push_back(
-          Say{concat("refused ", join.node.host, " (", join.node.address, "): ", *reason)});
-      actions_.push_back(SendTo{link, Refused{*reason}});
-      actions_.push_back(CloseLink{link});
-      return;
-    }
-  }
-  // A coordinator that took over from one that died goes on counting where that one was.
-  if (join.epoch > highest_epoch_) {
-    highest_epoch_ = join.epoch;
-    restarts_ = std::max(restarts_, join.restart_count);
-  }
-  Node& node = nodes_[join.node.id];
-  if (known == nodes_.end()) node.joined = now_;
-  node.info = join.node;
-  node.hosts_coordinator = join.hosts_coordinator;
-  attach(node, link);
-  catch_up(node, join);
-}
-
-std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const {
-  if (phase_ == Phase::finished) return "the job has ended";
-  const JobTerms &ours = options_.terms, &theirs = join.terms;
-  if (theirs.run_id != ours.run_id) {
-    return concat("this job's --rdzv-id is '", ours.run_id, "', yours is '", theirs.run_id,
-                  "': give every node the same one (a value such as $RANDOM differs on each)");
-  }
-  if (theirs.min_nodes != ours.min_nodes || theirs.max_nodes != ours.max_nodes) {
-    return concat("--nnodes is ", ours.min_nodes, ":", ours.max_nodes, " here, ", theirs.min_nodes,
-                  ":", theirs.max_nodes, " on your node; it must be the same on all");
-  }
-  if (theirs.max_restarts != ours.max_restarts) {
-    return concat("--max-restarts is ", ours.max_restarts, " here, ", theirs.max_restarts,
-                  " on your node; it must be the same on all");
-  }
-  if (!join.node.node_rank) return std::nullopt;
-  if (*join.node.node_rank >= ours.max_nodes) {
-    return concat("--node-rank is ", *join.node.node_rank,
-                  "; it must be below the number of nodes, ", ours.max_nodes);
-  }
-  for (const auto& [id, node] : nodes_) {
-    if (node.link && node.info.node_rank == join.node.node_rank) {
-      return concat("--node-rank ", *join.node.node_rank, " is already taken by ", node.info.host,
-                    " (", node.info.address, ")");
-    }
-  }
-  return std::nullopt;
-}
-
-void Coordinator::attach(Node& node, LinkId link) {
-  if (node.link && *node.link != link) {
-    // The old connection is half dead: the node would not have come again otherwise.
-    links_.erase(*node.link);
-    actions_.push_back(CloseLink{*node.link});
-  }
-  node.link = link;
-  node.heard = now_;
-  links_[link] = node.info.id;
-}
-
-// Whatever messages were lost, the node has just said where it stands.
-void Coordinator::catch_up(Node& node, const Join& join) {
-  const bool current = node.participant && join.epoch == epoch_;
-  if (phase_ == Phase::finished) return send(node, finish_);
-  if (!node.participant) {
-    node.busy = join.phase == NodePhase::idle ? 0 : join.epoch;
-    if (node.busy != 0)
-      return send(node, Stop{node.busy, SIGTERM, "the job has gone on without this node"});
-    actions_.push_back(
-        Say{concat("node ", node.info.host, " (", node.info.address, ", ", node.info.workers,
-                   node.info.workers == 1 ? " worker" : " workers", ") joined")});
-    gather();
-    return grow_if_possible();
-  }
-  if (phase_ == Phase::stopping) {
-    if (join.phase == NodePhase::idle) return handle(node, Stopped{epoch_, {}});
-    if (current) {
-      for (const WorkerFailed& failed : join.failures) handle(node, failed);
-    }
-    return send(node, Stop{std::max(epoch_, join.epoch), SIGTERM, "the epoch is being stopped"});
-  }
-  if (phase_ == Phase::preparing && !current && join.phase == NodePhase::idle) {
-    return send(node, Prepare{node.membership});
-  }
-  if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
-    return handle(node, Ready{join.epoch, join.store_port});
-  }
-  if (phase_ == Phase::running && current && join.phase == NodePhase::prepared) {
-    return send(node, start_);
-  }
-  if (phase_ == Phase::running && current && join.phase == NodePhase::succeeded) {
-    return handle(node, WorkersSucceeded{epoch_});
-  }
-  if (phase_ == Phase::running && current && join.phase == NodePhase::running) {
-    for (const WorkerFailed& failed : join.failures) handle(node, failed);
-    return;
-  }
-  // It has given its workers up while it was cut off. It can take part again, in the next epoch.
-  const LinkId link = *node.link;
-  lose(node.info.id, "it was cut off and stopped its workers", 1, /*close=*/false);
-  handle(link, join);
 }
 
 // ---- an epoch ----
@@ -287,10 +174,12 @@ void Coordinator::handle(Node& node, const WorkerFailed& failed) {
   const auto same_rank = [&](const Failure& known) { return known.report.rank == failed.rank; };
   if (std::ranges::any_of(failures_, same_rank)) return;
   failures_.push_back({now_ - failed.age, failed});
+  const std::string reason = concat("rank ", failed.rank, " on ", node.info.host, " failed");
   if (phase_ == Phase::running) {
-    restart_or_finish({.code = failed.code,
-                       .reason = concat("rank ", failed.rank, " on ", node.info.host, " failed"),
-                       .of_worker = true});
+    restart_or_finish({.code = failed.code, .reason = reason, .of_worker = true});
+  } else if (failed.code == kResumeCode && !ending_) {
+    // What another node reported first began a restart.
+    ending_ = Ending{.code = failed.code, .reason = reason, .of_worker = true};
   }
 }
 
@@ -302,8 +191,8 @@ void Coordinator::handle(Node& node, const WorkersSucceeded& succeeded) {
 
 void Coordinator::finish_if_all_succeeded() {
   const bool all = std::ranges::all_of(participants_, [&](const std::string& id) {
-    const auto found = nodes_.find(id);
-    return found == nodes_.end() || found->second.succeeded;
+    const Node* node = participant(id);
+    return node == nullptr || node->succeeded;  // nobody is lost from a running epoch but these
   });
   if (all) finish(0, "");
 }
@@ -317,16 +206,20 @@ void Coordinator::handle(Node& node, const Stopped& stopped) {
   node.busy = 0;
   if (node.participant && phase_ == Phase::stopping) return stop_or_finish();
   if (node.participant && (phase_ == Phase::running || phase_ == Phase::preparing)) {
-    return lose(node.info.id, "it stopped its workers by itself", 1, /*close=*/false);
+    // It was cut off, and begins anew with another connection.
+    return lose(node.info.id, "it stopped its workers by itself");
   }
   gather();
   grow_if_possible();
 }
 
 void Coordinator::handle(Node& node, const Leave& leave) {
+  if (phase_ == Phase::finished) return forget(node);  // it has heard the end
   const int code = leave.signal != 0 ? 128 + leave.signal : 1;
   if (!node.hosts_coordinator) return lose(node.info.id, leave.reason, code);
   // The coordinator goes with the node, so the job cannot go on without it.
+  if (node.leaving) return finish(code, leave.reason);  // asked twice: without waiting for others
+  node.leaving = true;
   ending_ = Ending{.code = code, .reason = leave.reason, .of_worker = false};
   if (phase_ == Phase::gathering) return finish(code, leave.reason);
   if (phase_ == Phase::preparing || phase_ == Phase::running) {
@@ -339,6 +232,12 @@ void Coordinator::grow_if_possible() {
   if (participants_.size() >= static_cast<std::size_t>(options_.terms.max_nodes)) return;
   const std::vector<NodeInfo> waiting = candidates();
   if (waiting.empty()) return;
+  // Where workers have already succeeded the job is about to end; they would do their work twice.
+  const bool ending = std::ranges::any_of(participants_, [&](const std::string& id) {
+    const Node* node = participant(id);
+    return node == nullptr || node->succeeded;
+  });
+  if (ending) return;
   begin_stop(concat("node ", waiting.front().host, " joined: restarting with ",
                     participants_.size() + waiting.size(), " nodes"),
              SIGTERM);
@@ -360,19 +259,15 @@ void Coordinator::restart_or_finish(const Ending& ending) {
 void Coordinator::begin_stop(const std::string& reason, int signal) {
   phase_ = Phase::stopping;
   stop_deadline_ = now_ + options_.stop_limit;
-  actions_.push_back(Say{reason});
+  if (!ending_) actions_.push_back(Say{reason});  // an end is reported by itself
   for (const std::string& id : participants_) {
-    const auto found = nodes_.find(id);
-    if (found != nodes_.end()) send(found->second, Stop{epoch_, signal, reason});
+    if (Node* node = participant(id)) send(*node, Stop{epoch_, signal, reason});
   }
   stop_or_finish();
 }
 
 void Coordinator::stop_or_finish() {
-  for (const std::string& id : participants_) {
-    const auto found = nodes_.find(id);
-    if (found != nodes_.end() && found->second.busy != 0) return;
-  }
+  if (!still_busy().empty()) return;
   if (ending_) {
     // Failures on several nodes arrive in any order; the earliest one is the cause.
     if (ending_->of_worker && !failures_.empty()) {
@@ -399,8 +294,16 @@ void Coordinator::finish(int code, const std::string& reason) {
     finish_.failures.back().age = now_ - failure.when;
   }
   if (code == 0) finish_.failures.clear();
-  next_beat_ = now_;  // to look soon whether everyone has been told
   send_to_all(finish_);
+}
+
+void Coordinator::forget(const Node& node) {
+  const std::string id = node.info.id;
+  if (node.link) {
+    links_.erase(*node.link);
+    actions_.push_back(CloseLink{*node.link});
+  }
+  nodes_.erase(id);
 }
 
 void Coordinator::lose(const std::string& id, const std::string& reason, int code, bool close) {
@@ -442,7 +345,7 @@ void Coordinator::lose(const std::string& id, const std::string& reason, int cod
 void Coordinator::check_silence() {
   std::vector<std::pair<std::string, std::string>> lost;
   for (const auto& [id, node] : nodes_) {
-    if (node.hosts_coordinator) continue;
+    if (node.hosts_coordinator && node.link) continue;
     if (node.link && now_ - node.heard > options_.beat_limit) {
       lost.emplace_back(
           id, concat("nothing was heard of it for ",
@@ -458,11 +361,25 @@ void Coordinator::check_silence() {
 void Coordinator::send(Node& node, const Message& message) {
   if (!node.link) return;
   actions_.push_back(SendTo{*node.link, message});
-  if (std::holds_alternative<Finish>(message)) node.told_end = true;
 }
 
 void Coordinator::send_to_all(const Message& message) {
   for (auto& [id, node] : nodes_) send(node, message);
+}
+
+Coordinator::Node* Coordinator::participant(const std::string& id) {
+  const auto found = nodes_.find(id);
+  // One that was lost may be back under its id, but not as a participant.
+  return found == nodes_.end() || !found->second.participant ? nullptr : &found->second;
+}
+
+std::vector<std::string> Coordinator::still_busy() {
+  std::vector<std::string> busy;
+  for (const std::string& id : participants_) {
+    const Node* node = participant(id);
+    if (node != nullptr && node->busy != 0) busy.push_back(id);
+  }
+  return busy;
 }
 
 Coordinator::Node* Coordinator::node_of(LinkId link) {

@@ -38,7 +38,7 @@ struct CloseLink {
 struct Say {
   std::string text;
 };
-/// Everyone has been told the end, or could not be told.
+/// Everyone has heard the end, or could not be told.
 struct CoordinatorDone {};
 
 using CoordinatorAction = std::variant<SendTo, CloseLink, Say, CoordinatorDone>;
@@ -80,6 +80,7 @@ class Coordinator {
     NodeInfo info;
     std::optional<LinkId> link;
     bool hosts_coordinator = false;
+    bool leaving = false;
     Time joined{0};
     Time heard{0};
     Time disconnected{0};  // since when, where it has no link
@@ -91,7 +92,6 @@ class Coordinator {
     bool ready = false;
     bool succeeded = false;
     int store_port = 0;
-    bool told_end = false;
   };
   struct Departure {
     std::string host;
@@ -116,6 +116,8 @@ class Coordinator {
   void handle(Node& node, const Leave& leave);
 
   std::optional<std::string> reason_to_refuse(const Join& join) const;
+  const Node* holder_of_rank(const NodeInfo& info) const;
+  bool is_being_replaced(LinkId link, const Join& join);
   void attach(Node& node, LinkId link);
   void catch_up(Node& node, const Join& join);
 
@@ -127,12 +129,18 @@ class Coordinator {
   void finish(int code, const std::string& reason);
   /// `code` is what the job ends with if it cannot go on without the node.
   void lose(const std::string& id, const std::string& reason, int code = 1, bool close = true);
+  void forget(const Node& node);
   void grow_if_possible();
   void finish_if_all_succeeded();
   void check_silence();
   void send(Node& node, const Message& message);
   void send_to_all(const Message& message);
+  Actions take();
   Node* node_of(LinkId link);
+  /// Null when it was lost from the current epoch.
+  Node* participant(const std::string& id);
+  /// Participants that may still have workers.
+  std::vector<std::string> still_busy();
   std::vector<NodeInfo> candidates() const;
   std::string describe_missing(std::size_t present) const;
 
@@ -151,6 +159,7 @@ class Coordinator {
   bool done_ = false;
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;
+  std::map<std::string, Time> claims_;     // on a node rank that is held, by id
   std::vector<std::string> participants_;  // ids by group rank
   bool lost_someone_ = false;              // since the last epoch was formed
   std::vector<Departure> departures_;

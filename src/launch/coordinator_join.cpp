@@ -1,0 +1,147 @@
+// Who comes to the coordinator, for the first time or again.
+#include <csignal>
+
+#include "launch/coordinator.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+
+void Coordinator::handle(LinkId link, const Join& join) {
+  const auto known = nodes_.find(join.node.id);
+  if (known == nodes_.end()) {
+    if (phase_ == Phase::finished && join.epoch != 0 && join.terms == options_.terms) {
+      // It was lost, and comes back too late.
+      actions_.push_back(SendTo{link, finish_});
+      actions_.push_back(CloseLink{link});
+      return;
+    }
+    if (is_being_replaced(link, join)) return;
+    if (const auto reason = reason_to_refuse(join)) {
+      actions_.push_back(
+          Say{concat("refused ", join.node.host, " (", join.node.address, "): ", *reason)});
+      actions_.push_back(SendTo{link, Refused{*reason}});
+      actions_.push_back(CloseLink{link});
+      return;
+    }
+  }
+  // A coordinator that took over from one that died goes on counting where that one was.
+  if (join.epoch > highest_epoch_) {
+    highest_epoch_ = join.epoch;
+    restarts_ = std::max(restarts_, join.restart_count);
+  }
+  Node& node = nodes_[join.node.id];
+  if (known == nodes_.end()) node.joined = now_;
+  node.info = join.node;
+  node.hosts_coordinator = join.hosts_coordinator;
+  attach(node, link);
+  catch_up(node, join);
+}
+
+std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const {
+  if (phase_ == Phase::finished) return "the job has ended";
+  const JobTerms &ours = options_.terms, &theirs = join.terms;
+  if (theirs.run_id != ours.run_id) {
+    return concat("this job's --rdzv-id is '", ours.run_id, "', yours is '", theirs.run_id,
+                  "': give every node the same one (a value such as $RANDOM differs on each)");
+  }
+  if (theirs.min_nodes != ours.min_nodes || theirs.max_nodes != ours.max_nodes) {
+    return concat("--nnodes is ", ours.min_nodes, ":", ours.max_nodes, " here, ", theirs.min_nodes,
+                  ":", theirs.max_nodes, " on your node; it must be the same on all");
+  }
+  if (theirs.max_restarts != ours.max_restarts) {
+    return concat("--max-restarts is ", ours.max_restarts, " here, ", theirs.max_restarts,
+                  " on your node; it must be the same on all");
+  }
+  if (join.node.node_rank && *join.node.node_rank >= ours.max_nodes) {
+    return concat("--node-rank is ", *join.node.node_rank,
+                  "; it must be below the number of nodes, ", ours.max_nodes);
+  }
+  if (const Node* taker = holder_of_rank(join.node)) {
+    return concat("--node-rank ", *join.node.node_rank, " is already taken by ", taker->info.host,
+                  " (", taker->info.address, ")");
+  }
+  return std::nullopt;
+}
+
+const Coordinator::Node* Coordinator::holder_of_rank(const NodeInfo& info) const {
+  if (!info.node_rank) return nullptr;
+  for (const auto& [id, node] : nodes_) {
+    if (node.link && node.info.node_rank == info.node_rank) return &node;
+  }
+  return nullptr;
+}
+
+// A machine that lost its power and came back finds its old self still taken for alive. So who asks
+// for a rank that is taken is sent away to ask again, until the holder was heard of since, or is
+// lost.
+bool Coordinator::is_being_replaced(LinkId link, const Join& join) {
+  const Node* holder = holder_of_rank(join.node);
+  if (phase_ == Phase::finished || join.terms != options_.terms || holder == nullptr) return false;
+  const Time asked = claims_.try_emplace(join.node.id, now_).first->second;
+  if (holder->heard > asked + options_.beat_interval) return false;
+  actions_.push_back(SendTo{
+      link, Status{concat("--node-rank ", *join.node.node_rank, " is held by ", holder->info.host,
+                          " (", holder->info.address, "): asking whether it is still there")}});
+  actions_.push_back(CloseLink{link});
+  return true;
+}
+
+void Coordinator::attach(Node& node, LinkId link) {
+  if (node.link && *node.link != link) {
+    // The old connection is half dead: the node would not have come again otherwise.
+    links_.erase(*node.link);
+    actions_.push_back(CloseLink{*node.link});
+  }
+  node.link = link;
+  node.heard = now_;
+  links_[link] = node.info.id;
+}
+
+// Whatever messages were lost, the node has just said where it stands.
+void Coordinator::catch_up(Node& node, const Join& join) {
+  const bool current = node.participant && join.epoch == epoch_;
+  if (phase_ == Phase::finished) return send(node, finish_);
+  if (!node.participant) {
+    node.busy = join.phase == NodePhase::idle ? 0 : join.epoch;
+    if (node.busy != 0)
+      return send(node, Stop{node.busy, SIGTERM, "the job has gone on without this node"});
+    if (options_.terms.max_nodes > 1) {
+      actions_.push_back(
+          Say{concat("node ", node.info.host, " (", node.info.address, ", ", node.info.workers,
+                     node.info.workers == 1 ? " worker" : " workers", ") joined")});
+    }
+    gather();
+    return grow_if_possible();
+  }
+  if (phase_ == Phase::stopping) {
+    if (join.phase == NodePhase::idle) return handle(node, Stopped{epoch_, {}});
+    if (current) {
+      for (const WorkerFailed& failed : join.failures) handle(node, failed);
+    }
+    return send(node, Stop{std::max(epoch_, join.epoch), SIGTERM, "the epoch is being stopped"});
+  }
+  if (phase_ == Phase::preparing && !current && join.phase == NodePhase::idle) {
+    return send(node, Prepare{node.membership});
+  }
+  if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
+    // Group rank 0 is ready when its store is, and says so then.
+    if (node.membership.group_rank == 0 && join.store_port == 0) return;
+    return handle(node, Ready{join.epoch, join.store_port});
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::prepared) {
+    return send(node, start_);
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::succeeded) {
+    return handle(node, WorkersSucceeded{epoch_});
+  }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::running) {
+    for (const WorkerFailed& failed : join.failures) handle(node, failed);
+    return;
+  }
+  // It has given its workers up while it was cut off. It can take part again, in the next epoch.
+  const LinkId link = *node.link;
+  lose(node.info.id, "it was cut off and stopped its workers", 1, /*close=*/false);
+  handle(link, join);
+}
+
+}  // namespace lockstep
