@@ -1,0 +1,275 @@
+#include "sim/checks.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+
+namespace lockstep::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using Phase = Coordinator::Phase;
+
+// How late a timer may be, and what rounding between clocks adds.
+constexpr Time kSlack = 20ms;
+
+template <typename... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw Violation(concat(parts...));
+}
+
+// The epoch that a message is about, where it acts within one.
+std::optional<Epoch> epoch_of(const Message& message) {
+  if (const auto* ready = std::get_if<Ready>(&message)) return ready->epoch;
+  if (const auto* failed = std::get_if<WorkerFailed>(&message)) return failed->epoch;
+  if (const auto* succeeded = std::get_if<WorkersSucceeded>(&message)) return succeeded->epoch;
+  if (const auto* prepare = std::get_if<Prepare>(&message)) return prepare->membership.epoch;
+  if (const auto* start = std::get_if<Start>(&message)) return start->epoch;
+  if (const auto* stop = std::get_if<Stop>(&message)) return stop->epoch;
+  return std::nullopt;
+}
+
+Membership without_place(Membership membership) {
+  membership.group_rank = 0;
+  membership.first_role_rank = 0;
+  return membership;
+}
+
+}  // namespace
+
+Tally& Tally::operator+=(const Tally& other) {
+  epochs += other.epochs;
+  restarts += other.restarts;
+  rejoined_at_work += other.rejoined_at_work;
+  coordinators += other.coordinators;
+  succeeded += other.succeeded;
+  failed += other.failed;
+  refused += other.refused;
+  return *this;
+}
+
+// ---- the coordinator ----
+
+void Checks::coordinator_started(int life, Time local_now) {
+  life_ = life;
+  told_epoch_ = last_epoch_ = 0;
+  told_restarts_ = 0;
+  gathering_since_ = local_now;
+  finish_.reset();
+  ++tally_.coordinators;
+}
+
+void Checks::coordinator_heard(const Message& message, const CoordinatorView& before,
+                               const CoordinatorView& after) {
+  const auto* join = std::get_if<Join>(&message);
+  if (join != nullptr) {
+    told_epoch_ = std::max(told_epoch_, join->epoch);
+    told_restarts_ = std::max(told_restarts_, join->restart_count);
+    if (join->phase == NodePhase::running) ++tally_.rejoined_at_work;
+  }
+  const auto about = epoch_of(message);
+  require(!about || *about == before.epoch || before == after, "a message about epoch ",
+          about.value_or(0), " changed epoch ", before.epoch);
+  const bool of_worker = std::holds_alternative<WorkerFailed>(message) ||
+                         (join != nullptr && !join->failures.empty() &&
+                          join->phase == NodePhase::running && join->epoch == before.epoch);
+  if (of_worker && before.phase == Phase::running && after.phase != Phase::running) {
+    current(before.epoch).costs_restart = true;
+  }
+}
+
+void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorView& after,
+                               Time local_now) {
+  require(after.epoch >= before.epoch, "the coordinator went from epoch ", before.epoch, " to ",
+          after.epoch);
+  require(after.restarts <= scenario_.terms.max_restarts, "restart ", after.restarts, " of ",
+          scenario_.terms.max_restarts);
+  require(after.restarts <= before.restarts + 1 || after.restarts <= told_restarts_,
+          "one event cost more than one restart");
+  // A job of fixed size has failed when a member is lost at work, whatever the reason.
+  if (before.phase == Phase::running && after.phase != Phase::running &&
+      !scenario_.terms.elastic()) {
+    current(before.epoch).costs_restart = true;
+  }
+  if (before.phase != Phase::gathering &&
+      (after.phase == Phase::gathering || after.epoch != before.epoch)) {
+    gathering_since_ = local_now;
+  }
+}
+
+Checks::Formed& Checks::current(Epoch epoch) {
+  const auto found = formed_.find({life_, epoch});
+  require(found != formed_.end(), "epoch ", epoch, " was never formed by coordinator ", life_);
+  return found->second;
+}
+
+void Checks::coordinator_sent(const std::string& node_id, const Message& message, Time local_now) {
+  if (const auto* finish = std::get_if<Finish>(&message)) {
+    if (!finish_) {
+      finish_ = *finish;
+      if (finish->code == 0) check_success();
+      finish->code == 0 ? ++tally_.succeeded : ++tally_.failed;
+    }
+    require(encode(*finish_) == encode(*finish), "two nodes are told different ends");
+  }
+  if (const auto* refused = std::get_if<Refused>(&message)) {
+    ++tally_.refused;
+    require(finish_ || is_stranger(node_id), node_id, " was refused: ", refused->reason);
+  }
+  const auto* prepare = std::get_if<Prepare>(&message);
+  if (prepare == nullptr) return;
+  const Membership& membership = prepare->membership;
+  check_membership(membership);
+  if (!formed_.contains({life_, membership.epoch})) check_new_epoch(membership, local_now);
+  Formed& formed = current(membership.epoch);
+  require(formed.common == without_place(membership), "two views of epoch ", membership.epoch);
+  const auto [place, is_new] = formed.ids.try_emplace(membership.group_rank, node_id);
+  require(is_new || place->second == node_id, "group rank ", membership.group_rank, " of epoch ",
+          membership.epoch, " was given to ", place->second, " and to ", node_id);
+  const auto processes = processes_.find(node_id);
+  require(processes == processes_.end() || processes->second == 0, node_id,
+          " is made a member of epoch ", membership.epoch, " although it still has workers");
+}
+
+// Nodes are called "n3.2": the second process on node 3.
+bool Checks::is_stranger(const std::string& node_id) const {
+  const std::size_t index = std::stoul(node_id.substr(1));
+  return scenario_.nodes[index].other_run_id;
+}
+
+void Checks::check_membership(const Membership& membership) const {
+  int ranks = 0;
+  for (const NodePlace& node : membership.nodes) {
+    require(node.first_rank == ranks, "ranks of epoch ", membership.epoch,
+            " are no bijection: ", node.host, " begins with ", node.first_rank, " instead of ",
+            ranks);
+    ranks += node.workers;
+  }
+  require(ranks == membership.world_size, "world size ", membership.world_size, " of ", ranks,
+          " workers");
+  const auto nodes = static_cast<int>(membership.nodes.size());
+  require(nodes >= scenario_.terms.min_nodes && nodes <= scenario_.terms.max_nodes, "epoch ",
+          membership.epoch, " has ", nodes, " nodes");
+}
+
+void Checks::check_new_epoch(const Membership& membership, Time local_now) {
+  require(membership.epoch > last_epoch_, "epoch ", membership.epoch, " after ", last_epoch_);
+  require(membership.epoch > told_epoch_, "epoch ", membership.epoch,
+          " although a node has told of epoch ", told_epoch_);
+  const auto nodes = membership.nodes.size();
+  bool may_be_smaller = false;  // without a last call
+  if (last_epoch_ != 0) {
+    const Formed& before = current(last_epoch_);
+    const int cost = before.costs_restart ? 1 : 0;
+    const int counted = before.common.restart_count;
+    // In the meantime a node may have told of restarts under an earlier coordinator.
+    require(membership.restart_count >= counted + cost &&
+                membership.restart_count <= std::max(counted, told_restarts_) + cost,
+            "epoch ", membership.epoch, " counts ", membership.restart_count, " restarts after ",
+            counted, "; ", cost, " more was needed");
+    may_be_smaller = nodes >= before.common.nodes.size();
+    if (before.costs_restart) ++tally_.restarts;
+  }
+  require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
+              local_now - gathering_since_ >= scenario_.coordinator.last_call,
+          "epoch ", membership.epoch, " was formed before the end of the last call");
+  last_epoch_ = membership.epoch;
+  formed_[{life_, membership.epoch}].common = without_place(membership);
+  ++tally_.epochs;
+}
+
+void Checks::check_success() const {
+  const Formed& last = formed_.at({life_, last_epoch_});
+  for (const auto& [rank, id] : last.ids) {
+    const auto found = last.succeeded.find(id);
+    const int succeeded = found == last.succeeded.end() ? 0 : found->second;
+    const int workers = last.common.nodes[static_cast<std::size_t>(rank)].workers;
+    require(succeeded == workers, "the job succeeded, but only ", succeeded, " of ", workers,
+            " workers of ", id);
+  }
+}
+
+void Checks::join_answered_at_end(bool answered) {
+  require(answered, "a node came back after the end and was not told of it");
+}
+
+// ---- nodes ----
+
+void Checks::agent_heard(const std::string& id, const Message& message, const AgentView& before,
+                         const AgentView& after) {
+  const auto about = epoch_of(message);
+  if (!about) return;
+  require(*about >= before.epoch || before == after, id, ": a message about epoch ", *about,
+          " changed epoch ", before.epoch);
+  if (std::holds_alternative<Stop>(message) && *about >= before.epoch) {
+    require(after.phase == NodePhase::stopping || after.phase == NodePhase::idle, id,
+            " does not stop epoch ", before.epoch);
+  }
+}
+
+void Checks::agent_moved(const std::string& id, const AgentView& before, const AgentView& after) {
+  require(after.epoch >= before.epoch, id, " went from epoch ", before.epoch, " to ", after.epoch);
+  if (after.epoch == before.epoch) return;
+  Formed& formed = current(after.epoch);
+  const bool member =
+      std::ranges::any_of(formed.ids, [&](const auto& place) { return place.second == id; });
+  require(member, id, " is no member of epoch ", after.epoch);
+  formed.prepared.insert(id);
+}
+
+void Checks::store_opened(Epoch epoch, int port) {
+  const auto found = formed_.find({life_, epoch});
+  if (found != formed_.end()) found->second.store_port = port;
+}
+
+void Checks::workers_started(const WorkersStart& node, const StartWorkers& start) {
+  const Epoch epoch = start.membership.epoch;
+  require(node.processes == 0, node.id, " starts workers of epoch ", epoch, " beside ",
+          node.processes, " other processes");
+  const Formed& formed = current(epoch);
+  require(formed.common == without_place(start.membership), node.id,
+          " starts workers with another view of epoch ", epoch);
+  require(formed.prepared.size() == formed.ids.size(), node.id, " starts workers of epoch ", epoch,
+          " although not all of its nodes are ready");
+  require(start.master_port != 0 && start.master_port == formed.store_port, node.id,
+          " starts workers with the store's port ", start.master_port, " instead of ",
+          formed.store_port);
+  require(start.master_addr == start.membership.nodes.front().address, node.id,
+          " starts workers with the store at ", start.master_addr);
+  require(!node.link_is_open || epoch == last_epoch_, node.id, " starts workers of epoch ", epoch,
+          " in epoch ", last_epoch_);
+  started_under_[node.id] = life_;
+}
+
+void Checks::worker_succeeded(const std::string& id, Epoch epoch) {
+  const auto found = formed_.find({started_under_[id], epoch});
+  if (found != formed_.end()) ++found->second.succeeded[id];
+}
+
+void Checks::second_stop_signal(const std::string& id, int spared) {
+  require(spared == 0, id, " does not kill ", spared, " workers at the second signal");
+}
+
+void Checks::worker_runs(const std::string& id, const WorkerTimes& times) {
+  if (times.stuck) return;
+  const AgentOptions& options = scenario_.agent;
+  if (times.since_signal) {
+    require(*times.since_signal <= options.grace + 1s, id,
+            " lets a worker live that does not end by itself");
+  } else {
+    require(times.silence <= options.beat_limit + 2 * options.beat_interval + kSlack, id,
+            " goes on although it is cut off");
+  }
+}
+
+void Checks::agent_done(const std::string& id, const Finish& finish, int processes) {
+  require(processes == 0, id, " ends and leaves ", processes, " processes");
+  require(finish.code != 0 || (finish_ && finish_->code == 0), id,
+          " reports success without having been told");
+}
+
+void Checks::time_limit_passed(const std::string& who_is_left) {
+  throw Violation("the job does not end: " + who_is_left);
+}
+
+}  // namespace lockstep::sim

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/agent.h"
+#include "launch/coordinator.h"
+#include "launch/messages.h"
+#include "sim/scenario.h"
+
+namespace lockstep::sim {
+
+/// A rule was broken.
+class Violation : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What was reached in a run, to see that the simulation is not idle.
+struct Tally {
+  int epochs = 0;
+  int restarts = 0;
+  int rejoined_at_work = 0;  // connected again with its workers running
+  int coordinators = 0;
+  int succeeded = 0;  // jobs
+  int failed = 0;
+  int refused = 0;
+
+  Tally& operator+=(const Tally& other);
+};
+
+/// The rules that hold at every event, seen by somebody who sees all nodes at once. A coordinator's
+/// life is that of its process; a rule about epochs holds within a life, and beyond it as far as
+/// the nodes could tell the new coordinator.
+class Checks {
+ public:
+  explicit Checks(const Scenario& scenario) : scenario_(scenario) {}
+
+  // The coordinator.
+  struct CoordinatorView {
+    Coordinator::Phase phase = Coordinator::Phase::gathering;
+    Epoch epoch = 0;
+    int restarts = 0;
+
+    explicit CoordinatorView(const Coordinator& coordinator)
+        : phase(coordinator.phase()),
+          epoch(coordinator.epoch()),
+          restarts(coordinator.restarts()) {}
+    bool operator==(const CoordinatorView&) const = default;
+  };
+  void coordinator_started(int life, Time local_now);
+  void coordinator_heard(const Message& message, const CoordinatorView& before,
+                         const CoordinatorView& after);
+  void coordinator_acted(const CoordinatorView& before, const CoordinatorView& after,
+                         Time local_now);
+  void coordinator_sent(const std::string& node_id, const Message& message, Time local_now);
+  /// What follows a join once the job is over.
+  void join_answered_at_end(bool answered);
+
+  // A node.
+  struct AgentView {
+    NodePhase phase = NodePhase::idle;
+    Epoch epoch = 0;
+    bool done = false;
+    bool operator==(const AgentView&) const = default;
+  };
+  void agent_heard(const std::string& id, const Message& message, const AgentView& before,
+                   const AgentView& after);
+  void agent_moved(const std::string& id, const AgentView& before, const AgentView& after);
+  void store_opened(Epoch epoch, int port);
+  struct WorkersStart {
+    std::string id;
+    bool link_is_open;  // also in the eyes of the coordinator
+    int processes;      // that are already there
+  };
+  void workers_started(const WorkersStart& node, const StartWorkers& start);
+  void worker_succeeded(const std::string& id, Epoch epoch);
+  /// Of a worker, in the node's own time.
+  struct WorkerTimes {
+    Time silence;  // of the coordinator
+    std::optional<Time> since_signal;
+    bool stuck;
+  };
+  void second_stop_signal(const std::string& id, int spared);
+  void worker_runs(const std::string& id, const WorkerTimes& times);
+  void agent_done(const std::string& id, const Finish& finish, int processes);
+
+  // The end.
+  void time_limit_passed(const std::string& who_is_left);
+
+  /// So that Prepare can be checked against what the node is doing.
+  std::map<std::string, int>& processes_of() { return processes_; }
+  const Tally& tally() const { return tally_; }
+
+ private:
+  struct Formed {
+    Membership common;  // as group rank 0 has it
+    std::map<int, std::string> ids;
+    std::set<std::string> prepared;
+    std::map<std::string, int> succeeded;  // workers
+    int store_port = 0;
+    bool costs_restart = false;
+  };
+
+  Formed& current(Epoch epoch);
+  void check_membership(const Membership& membership) const;
+  void check_new_epoch(const Membership& membership, Time local_now);
+  void check_success() const;
+  bool is_stranger(const std::string& node_id) const;
+
+  const Scenario& scenario_;
+  int life_ = 0;
+  Epoch told_epoch_ = 0;
+  int told_restarts_ = 0;
+  Epoch last_epoch_ = 0;  // of this life
+  Time gathering_since_{0};
+  std::map<std::pair<int, Epoch>, Formed> formed_;  // by life and epoch
+  std::optional<Finish> finish_;                    // of this life
+  bool succeeded_once_ = false;
+  std::map<std::string, int> processes_;      // by node id
+  std::map<std::string, int> started_under_;  // which coordinator, by node id
+  Tally tally_;
+};
+
+}  // namespace lockstep::sim

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/agent.h"
+#include "launch/coordinator.h"
+#include "sim/checks.h"
+#include "sim/event_queue.h"
+#include "sim/network.h"
+#include "sim/random.h"
+#include "sim/scenario.h"
+#include "sim/trace.h"
+
+namespace lockstep::sim {
+
+/// What every part of a simulated world shares.
+struct Shared {
+  const Scenario& scenario;
+  EventQueue queue;
+  Random random;
+  Trace trace;
+  Checks checks;
+  Network* network = nullptr;
+  bool faults_over = false;
+};
+
+/// A computer with one launcher process at a time: its agent, the coordinator where it is the first
+/// one, and the workers. Does for the state machines what the launcher's event loop does.
+class Machine {
+ public:
+  Machine(Shared& shared, int index);
+
+  void start_process();
+  /// The launcher dies; its keeper ends the workers. With the power gone, nobody is told.
+  void crash(bool power_lost);
+  void signal(int number);
+
+  bool alive() const { return agent_.has_value(); }
+  bool listens() const { return coordinator_.has_value(); }
+  bool awaits_connection(std::uint64_t attempt) const { return alive() && attempt_ == attempt; }
+  int processes() const;
+
+  void connected(LinkId link);
+  void connection_lost(const std::string& reason);
+  void arrived(const std::string& text);
+  void arrived_at_coordinator(LinkId link, const std::string& text);
+  void lost_at_coordinator(LinkId link, const std::string& reason);
+
+ private:
+  struct Process {
+    int number = 0;
+    Epoch epoch = 0;
+    int local_rank = 0;
+    bool worker = true;  // or what a worker has left behind
+    bool ignores_term = false;
+    bool stuck = false;  // not even SIGKILL ends it
+    bool killed = false;
+    bool leaves_child = false;
+    std::optional<Time> signalled;
+  };
+
+  Time local_now() const;
+  std::string who() const;
+  NodeInfo info() const;
+  template <typename Call>
+  void with_agent(const char* what, Call call, const Message* message = nullptr);
+  template <typename Call>
+  void with_coordinator(const char* what, Call call, const Message* message = nullptr);
+  /// Runs `action` unless the process has died by then.
+  void later(Time delay, std::function<void()> action);
+
+  /// For what the sources beside machine.cpp have to tell the agent.
+  void report(const char* what, const std::function<Agent::Actions(Agent&)>& call);
+
+  void carry_out(const AgentAction& action);
+  void carry_out(const CoordinatorAction& action);
+  void open_store(const Membership& membership);
+  void start_workers(const StartWorkers& start);
+  void start_worker(Epoch epoch, int local_rank);
+  void signal_workers(int number);
+  void end_process(int number, int code);
+  void end_leftovers();
+  void arm_agent();
+  void arm_coordinator();
+  void check();
+  void count_processes();
+  void exit_if_done();
+  void process_is_gone();
+
+  Shared& shared_;
+  const int index_;
+  Clock clock_;
+  int life_ = 0;  // of the launcher, and so of the coordinator
+  std::optional<Agent> agent_;
+  std::optional<Coordinator> coordinator_;
+  bool coordinator_done_ = false;
+  std::optional<Finish> finish_;
+  std::optional<LinkId> link_;
+  std::uint64_t attempt_ = 0;
+  std::uint64_t agent_timer_ = 0;
+  std::uint64_t coordinator_timer_ = 0;
+  int next_process_ = 1;
+  std::vector<Process> processes_;
+  std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
+  Time heard_{0};                              // local; of the coordinator
+  int stop_signals_ = 0;
+};
+
+}  // namespace lockstep::sim

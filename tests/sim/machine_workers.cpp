@@ -1,0 +1,144 @@
+// What a simulated machine does with processes.
+#include <algorithm>
+#include <csignal>
+
+#include "lockstep/error.h"
+#include "sim/machine.h"
+
+namespace lockstep::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+}  // namespace
+
+void Machine::open_store(const Membership& membership) {
+  Random& random = shared_.random;
+  const Time delay = random.percent(20) ? random.between(1s, 8s) : random.between(100us, 20ms);
+  const bool broken = random.percent(shared_.scenario.broken_percent);
+  const int port = random.between(1024, 65535);
+  later(delay, [this, epoch = membership.epoch, broken, port] {
+    if (finish_) return;
+    if (broken) {
+      return report("store cannot be opened", [&](Agent& agent) {
+        return agent.on_broken("the store's port is taken", local_now());
+      });
+    }
+    shared_.checks.store_opened(epoch, port);
+    report("store is open",
+           [&](Agent& agent) { return agent.on_store_open(epoch, port, local_now()); });
+  });
+}
+
+void Machine::start_workers(const StartWorkers& start) {
+  shared_.checks.workers_started(
+      {.id = who(),
+       .link_is_open = link_ && shared_.network->open_at_coordinator(*link_),
+       .processes = static_cast<int>(processes_.size())},
+      start);
+  const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
+  for (int rank = 0; rank < scenario.workers; ++rank) start_worker(start.membership.epoch, rank);
+  count_processes();
+}
+
+void Machine::start_worker(Epoch epoch, int local_rank) {
+  const Scenario& scenario = shared_.scenario;
+  Random& random = shared_.random;
+  Process process{.number = next_process_++,
+                  .epoch = epoch,
+                  .local_rank = local_rank,
+                  .worker = true,
+                  .ignores_term = random.percent(scenario.ignoring_percent),
+                  .stuck = false,
+                  .killed = false,
+                  .leaves_child = random.percent(scenario.grandchild_percent),
+                  .signalled = std::nullopt};
+  int code = 0;
+  Time runs = scenario.work + random.between(0ms, 500ms);
+  if (random.percent(scenario.failing_percent)) {
+    runs = random.between(1ms, scenario.work);
+    code = random.percent(scenario.resume_percent) ? 75 : random.percent(50) ? 1 : 139;
+  }
+  shared_.queue.after(runs, [this, number = process.number, code] { end_process(number, code); });
+  processes_.push_back(process);
+}
+
+void Machine::signal_workers(int number) {
+  Random& random = shared_.random;
+  shared_.trace.note(shared_.queue.now(), who(), "signals its workers", concat(number));
+  for (Process& process : processes_) {
+    if (!process.worker || process.killed) continue;
+    if (!process.signalled) process.signalled = local_now();
+    const int code = number == SIGTERM && random.percent(20) ? 0 : 128 + number;
+    const auto end = [this, which = process.number, code] { end_process(which, code); };
+    if (number != SIGKILL) {
+      if (!process.ignores_term) shared_.queue.after(random.between(1ms, 2s), end);
+      continue;
+    }
+    process.killed = true;
+    process.stuck = random.percent(shared_.scenario.stuck_percent);
+    if (!process.stuck) {
+      shared_.queue.after(random.between(1ms, 20ms), end);
+    } else {
+      later(5s, [this] {
+        if (finish_) return;
+        report("stuck", [&](Agent& agent) {
+          return agent.on_stuck("a worker cannot be killed", local_now());
+        });
+      });
+    }
+  }
+  count_processes();
+}
+
+// By itself or by a signal; the first of them counts.
+void Machine::end_process(int number, int code) {
+  const auto found = std::ranges::find(processes_, number, &Process::number);
+  if (found == processes_.end() || found->stuck) return;
+  const Process process = *found;
+  processes_.erase(found);
+  if (process.leaves_child) {
+    Process child;
+    child.number = next_process_++;
+    child.epoch = process.epoch;
+    child.worker = false;
+    processes_.push_back(child);
+  }
+  if (!alive()) return;
+  count_processes();
+  shared_.trace.note(
+      shared_.queue.now(), who(), "worker ends",
+      concat("local rank ", process.local_rank, " of epoch ", process.epoch, ", code ", code));
+  if (code == 0 && !process.signalled) shared_.checks.worker_succeeded(who(), process.epoch);
+  const WorkerEnd end{.epoch = process.epoch,
+                      .local_rank = process.local_rank,
+                      .code = code,
+                      .details = code == 0 ? "" : "{}"};
+  later(shared_.random.between(10us, 5ms), [this, end] {
+    if (finish_) return;
+    report("learns of it", [&](Agent& agent) { return agent.on_worker_end(end, local_now()); });
+  });
+}
+
+void Machine::end_leftovers() {
+  later(shared_.random.between(10us, 100ms), [this] {
+    if (finish_) return;
+    std::erase_if(processes_, [](const Process& process) { return !process.stuck; });
+    count_processes();
+    report("nobody is left", [&](Agent& agent) { return agent.on_all_gone(local_now()); });
+  });
+}
+
+void Machine::check() {
+  if (!alive() || finish_) return;
+  const Time now = local_now();
+  for (const Process& process : processes_) {
+    if (!process.worker) continue;
+    std::optional<Time> since;
+    if (process.signalled) since = now - *process.signalled;
+    shared_.checks.worker_runs(
+        who(), {.silence = now - heard_, .since_signal = since, .stuck = process.stuck});
+  }
+}
+
+}  // namespace lockstep::sim

@@ -1,0 +1,111 @@
+// Runs the launcher's coordinator and agents in virtual time; see docs/hacking.md.
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "core/parse_integer.h"
+#include "lockstep/error.h"
+#include "sim/scenario.h"
+#include "sim/world.h"
+
+namespace lockstep::sim {
+namespace {
+
+struct Options {
+  std::uint64_t first = 1;
+  std::uint64_t count = 1;
+  bool trace = false;
+  bool expect_violation = false;  // of a planted bug
+};
+
+constexpr const char* kUsage =
+    "usage: sim --seed N [--trace]           one job, twice; --trace prints every event\n"
+    "       sim --seeds COUNT [--first N]    many jobs\n"
+    "       sim --seeds COUNT --expect-violation   fails when all rules hold\n";
+
+std::uint64_t number_after(const std::vector<std::string>& words, std::size_t at) {
+  const auto number =
+      at + 1 < words.size() ? parse_integer<std::uint64_t>(words[at + 1]) : std::nullopt;
+  if (!number) throw InvalidArgument(words[at] + " needs a number");
+  return *number;
+}
+
+Options parse(const std::vector<std::string>& words) {
+  Options options;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--seed" || words[i] == "--first") {
+      options.first = number_after(words, i++);
+    } else if (words[i] == "--seeds") {
+      options.count = number_after(words, i++);
+    } else if (words[i] == "--trace") {
+      options.trace = true;
+    } else if (words[i] == "--expect-violation") {
+      options.expect_violation = true;
+    } else {
+      throw InvalidArgument(concat("unknown option '", words[i], "'\n", kUsage));
+    }
+  }
+  return options;
+}
+
+void explain(std::uint64_t seed, const std::string& violation) {
+  const Outcome replay = simulate(seed, Trace::Lines::keep_last);
+  std::printf("seed %llu: %s\n\n%s\n\nlast events:\n", static_cast<unsigned long long>(seed),
+              violation.c_str(), make_scenario(seed).describe().c_str());
+  for (const std::string& line : replay.last_events) std::printf("%s\n", line.c_str());
+  std::printf("\nreplay: bin/sim --seed %llu --trace\n", static_cast<unsigned long long>(seed));
+}
+
+/// True when a rule was broken.
+bool run_seed(std::uint64_t seed, const Options& options, Tally& tally, std::uint64_t& events) {
+  const Outcome first = simulate(seed, options.trace ? Trace::Lines::print : Trace::Lines::none);
+  tally += first.tally;
+  events += first.events;
+  if (first.violation) {
+    if (options.expect_violation) {
+      std::printf("seed %llu finds it: %s\n", static_cast<unsigned long long>(seed),
+                  first.violation->c_str());
+    } else {
+      explain(seed, *first.violation);
+    }
+    return true;
+  }
+  if (options.expect_violation) return false;
+  if (simulate(seed, Trace::Lines::none).hash != first.hash) {
+    explain(seed, "the second run went another way than the first");
+    return true;
+  }
+  return false;
+}
+
+int run(const Options& options) {
+  Tally tally;
+  std::uint64_t events = 0;
+  for (std::uint64_t seed = options.first; seed < options.first + options.count; ++seed) {
+    if (run_seed(seed, options, tally, events)) return options.expect_violation ? 0 : 1;
+  }
+  std::printf(
+      "%llu seeds, %llu events: %d epochs, %d restarts, %d coordinators, %d joins of nodes at "
+      "work,\n"
+      "%d jobs succeeded, %d failed, %d nodes refused\n",
+      static_cast<unsigned long long>(options.count), static_cast<unsigned long long>(events),
+      tally.epochs, tally.restarts, tally.coordinators, tally.rejoined_at_work, tally.succeeded,
+      tally.failed, tally.refused);
+  if (!options.expect_violation) return 0;
+  std::printf("all rules held, although a bug was planted\n");
+  return 1;
+}
+
+}  // namespace
+}  // namespace lockstep::sim
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::sim::run(lockstep::sim::parse({argv + 1, argv + argc}));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sim: %s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/coordinator.h"
+#include "sim/event_queue.h"
+#include "sim/random.h"
+
+namespace lockstep::sim {
+
+/// Who the network tells.
+class NetworkUsers {
+ public:
+  virtual ~NetworkUsers() = default;
+  virtual bool coordinator_listens() const = 0;
+  /// Whether the process that asked for this connection still wants it.
+  virtual bool awaits_connection(int node, std::uint64_t attempt) const = 0;
+  virtual void connected(int node, LinkId link) = 0;
+  virtual void connect_failed(int node, const std::string& reason) = 0;
+  virtual void arrived_at_node(int node, const std::string& text) = 0;
+  virtual void lost_at_node(int node, const std::string& reason) = 0;
+  virtual void arrived_at_coordinator(LinkId link, int node, const std::string& text) = 0;
+  virtual void lost_at_coordinator(LinkId link, const std::string& reason) = 0;
+};
+
+/// Connections between nodes and the coordinator as TCP makes them: in order, with delays; what is
+/// sent into a partition waits there; when a connection breaks, what was under way is lost, and
+/// each end learns of it at its own time, or never.
+class Network {
+ public:
+  enum class Way { up = 0, down = 1 };  // to the coordinator, to the node
+
+  Network(EventQueue& queue, Random& random, NetworkUsers& users, std::size_t nodes);
+
+  void connect(int node, std::uint64_t attempt);
+  void send_to_coordinator(LinkId link, const std::string& text);
+  void send_to_node(LinkId link, const std::string& text);
+  void close_at_node(LinkId link);
+  void close_at_coordinator(LinkId link);
+  void close_all_at_coordinator();
+  /// The process is gone. Its machine tells the other end, unless it is gone too.
+  void node_died(int node, bool peers_are_told);
+  void coordinator_died(bool peers_are_told);
+
+  bool open_at_coordinator(LinkId link) const;
+
+  // Faults.
+  void block(int node, Way way, bool blocked);
+  /// Breaks the node's connection, if it has one. An end that does not learn of it is left with
+  /// half a connection.
+  void break_connection(int node, bool node_learns, bool coordinator_learns);
+  /// Delivers something again that was sent under this coordinator.
+  void repeat_something(int node, Way way);
+  void heal_all();
+
+ private:
+  struct Parcel {
+    Time ready{0};
+    std::string text;  // empty: the sender has closed the connection
+  };
+  struct Connection {
+    int node = 0;
+    bool broken = false;
+    bool node_open = true;
+    bool coordinator_open = true;
+    std::array<std::deque<Parcel>, 2> under_way;
+  };
+
+  Time delay(int node);
+  void post(LinkId link, Way way, const std::string& text);
+  void pump(LinkId link, Way way);
+  void deliver(LinkId link, Way way, const std::string& text);
+  void tell_node(LinkId link, Time delay, const std::string& reason);
+  void tell_coordinator(LinkId link, Time delay, const std::string& reason);
+  std::deque<Parcel>& parcels(LinkId link, Way way);
+
+  EventQueue& queue_;
+  Random& random_;
+  NetworkUsers& users_;
+  LinkId next_link_ = 1;
+  std::map<LinkId, Connection> connections_;
+  std::vector<std::array<bool, 2>> blocked_;                   // by node
+  std::vector<std::array<std::vector<std::string>, 2>> sent_;  // what may be repeated, by node
+};
+
+}  // namespace lockstep::sim

@@ -1,0 +1,129 @@
+#include "sim/scenario.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+#include "sim/random.h"
+
+namespace lockstep::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+double seconds(Time time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+void choose_terms(Scenario& scenario, Random& random, int nodes) {
+  JobTerms& terms = scenario.terms;
+  terms.run_id = "job";
+  terms.max_restarts = random.percent(30) ? 0 : random.between(1, 6);
+  terms.min_nodes = terms.max_nodes = nodes;
+  if (random.percent(60)) {
+    terms.max_nodes = random.between(1, nodes + 1);  // fewer than there are: the rest are spares
+    terms.min_nodes = random.between(1, terms.max_nodes);
+  }
+}
+
+void choose_nodes(Scenario& scenario, Random& random, int nodes) {
+  const bool ranked = scenario.terms.max_nodes >= nodes && random.percent(40);
+  for (int i = 0; i < nodes; ++i) {
+    NodeScenario node;
+    node.start = random.between(Time(0), 2s);
+    if (i > 0 && random.percent(15)) node.start = random.between(2s, 40s);
+    node.never_comes = i > 0 && random.percent(2);
+    node.other_run_id = i > 0 && random.percent(1);
+    node.clock = {.offset = random.between(Time(0), 1'000'000s),
+                  .parts_per_million = random.between(-1000, 1000)};
+    node.workers = random.between(1, 3);
+    node.address = i + 1;
+    if (ranked) node.node_rank = i;
+    scenario.nodes.push_back(node);
+  }
+  // The coordinator's node need not be the first in the order of ranks.
+  for (int i = nodes - 1; i > 0; --i) {
+    NodeScenario& one = scenario.nodes[static_cast<std::size_t>(i)];
+    NodeScenario& other = scenario.nodes[static_cast<std::size_t>(random.between(0, i))];
+    std::swap(one.address, other.address);
+    std::swap(one.node_rank, other.node_rank);
+  }
+}
+
+void choose_times(Scenario& scenario, Random& random) {
+  CoordinatorOptions& coordinator = scenario.coordinator;
+  coordinator.terms = scenario.terms;
+  coordinator.join_timeout = random.between(20s, 60s);
+  coordinator.last_call = random.between(1s, 8s);
+  AgentOptions& agent = scenario.agent;
+  agent.terms = scenario.terms;
+  agent.coordinator = "n0";
+  agent.join_timeout = coordinator.join_timeout;
+  agent.grace = random.between(1s, 6s);
+  coordinator.stop_limit = 2 * agent.grace + 10s;
+}
+
+}  // namespace
+
+Time Clock::real(Time local) const {
+  const auto distance = static_cast<double>((local - offset).count());
+  Time guess(static_cast<std::int64_t>(distance /
+                                       (1.0 + static_cast<double>(parts_per_million) / 1'000'000)));
+  while (this->local(guess) < local) guess += 1us;
+  return guess;
+}
+
+Scenario make_scenario(std::uint64_t seed) {
+  Random random(seed * 0x2545f4914f6cdd1dULL + 1);
+  Scenario scenario;
+  scenario.seed = seed;
+  const int nodes = random.between(1, 6);
+  choose_terms(scenario, random, nodes);
+  choose_nodes(scenario, random, nodes);
+  choose_times(scenario, random);
+
+  scenario.work = random.between(1s, 40s);
+  scenario.failing_percent = random.percent(60) ? random.between(1, 25) : 0;
+  scenario.stuck_percent = random.percent(10) ? 20 : 0;
+  scenario.ignoring_percent = random.percent(40) ? 30 : 0;
+  scenario.grandchild_percent = random.percent(40) ? 30 : 0;
+  scenario.resume_percent = random.percent(30) ? 30 : 0;
+  scenario.broken_percent = random.percent(10) ? 20 : 0;
+  if (random.percent(85))
+    scenario.fault_gap = random.percent(50) ? random.between(100ms, 2s) : random.between(2s, 15s);
+  scenario.faults_end = random.between(45s, 150s);
+
+  // Each of the restarts, and each node that comes or goes, costs at most one turn.
+  const CoordinatorOptions& coordinator = scenario.coordinator;
+  const Time turn = coordinator.last_call + scenario.work + coordinator.stop_limit +
+                    2 * coordinator.beat_limit + 10s;
+  scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
+                       (scenario.terms.max_restarts + nodes + 2) * turn;
+  return scenario;
+}
+
+std::string Scenario::describe() const {
+  std::string text = concat(
+      "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(), ", max_restarts ",
+      terms.max_restarts, ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
+      seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
+      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, ",
+      failing_percent, " % fail (", resume_percent, " % of them with 75), ", ignoring_percent,
+      " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
+      " % cannot be killed, ", broken_percent, " % of stores fail\nfaults: ");
+  text += fault_gap == Time(0)
+              ? "none"
+              : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s");
+  text += concat("; must end by ", seconds(end_limit), " s");
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodeScenario& node = nodes[i];
+    text +=
+        concat("\nn", i, ": 10.0.0.", node.address, ", ", node.workers, " workers, ",
+               node.never_comes ? "never comes" : concat("comes at ", seconds(node.start), " s"),
+               node.node_rank ? concat(", node rank ", *node.node_rank) : "",
+               node.other_run_id ? ", another run id" : "", ", clock ", seconds(node.clock.offset),
+               " s ", node.clock.parts_per_million, " ppm");
+  }
+  return text;
+}
+
+}  // namespace lockstep::sim

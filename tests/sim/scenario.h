@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/agent.h"
+#include "launch/coordinator.h"
+#include "launch/messages.h"
+
+namespace lockstep::sim {
+
+/// A monotonic clock: it starts anywhere and runs up to 0.1 % fast or slow.
+struct Clock {
+  Time offset{0};
+  std::int64_t parts_per_million = 0;
+
+  Time local(Time real) const {
+    return offset + real + Time(real.count() / 1'000'000 * parts_per_million);
+  }
+  /// The first real time at which this clock shows `local` or more.
+  Time real(Time local) const;
+};
+
+struct NodeScenario {
+  Time start{0};
+  bool never_comes = false;
+  Clock clock;
+  int address = 1;  // the last number of it
+  int workers = 1;
+  std::optional<int> node_rank;
+  bool other_run_id = false;
+};
+
+/// What the faults and the workers of one simulated job are like.
+struct Scenario {
+  std::uint64_t seed = 0;
+  JobTerms terms;
+  std::vector<NodeScenario> nodes;
+  CoordinatorOptions coordinator;
+  AgentOptions agent;  // but for `self`
+
+  Time work{0};                // how long a worker runs that nothing happens to
+  int failing_percent = 0;     // of workers
+  int stuck_percent = 0;       // of those that get SIGKILL
+  int ignoring_percent = 0;    // of workers, SIGTERM
+  int grandchild_percent = 0;  // of workers
+  int resume_percent = 0;      // of failures: exit code 75
+  int broken_percent = 0;      // of store openings
+
+  Time fault_gap{0};  // between faults on average; 0: none
+  Time faults_end{0};
+  Time end_limit{0};  // by when the job must have ended
+
+  std::string describe() const;
+};
+
+Scenario make_scenario(std::uint64_t seed);
+
+}  // namespace lockstep::sim

@@ -1,0 +1,208 @@
+#include "sim/world.h"
+
+#include <csignal>
+#include <deque>
+#include <exception>
+
+#include "lockstep/error.h"
+#include "sim/machine.h"
+#include "sim/scenario.h"
+
+namespace lockstep::sim {
+namespace {
+
+using namespace std::chrono_literals;
+using Way = Network::Way;
+
+// At one moment of virtual time; more means that somebody asks for the same thing for ever.
+constexpr int kMostAtOnce = 1000;
+
+/// A job's nodes, the network between them, and what goes wrong.
+class World final : public NetworkUsers {
+ public:
+  World(const Scenario& scenario, Trace::Lines lines)
+      : scenario_(scenario),
+        shared_{.scenario = scenario,
+                .queue = {},
+                .random = Random(scenario.seed),
+                .trace = Trace(lines),
+                .checks = Checks(scenario)},
+        network_(shared_.queue, shared_.random, *this, scenario.nodes.size()) {
+    shared_.network = &network_;
+    for (std::size_t i = 0; i < scenario.nodes.size(); ++i) {
+      machines_.emplace_back(shared_, static_cast<int>(i));
+    }
+  }
+
+  void run();
+  const Trace& trace() const { return shared_.trace; }
+  const Tally& tally() const { return shared_.checks.tally(); }
+
+  bool coordinator_listens() const override { return machines_[0].listens(); }
+  bool awaits_connection(int node, std::uint64_t attempt) const override {
+    return machines_[static_cast<std::size_t>(node)].awaits_connection(attempt);
+  }
+  void connected(int node, LinkId link) override { machine(node).connected(link); }
+  void connect_failed(int node, const std::string& reason) override {
+    machine(node).connection_lost(reason);
+  }
+  void arrived_at_node(int node, const std::string& text) override { machine(node).arrived(text); }
+  void lost_at_node(int node, const std::string& reason) override {
+    machine(node).connection_lost(reason);
+  }
+  void arrived_at_coordinator(LinkId link, int, const std::string& text) override {
+    machines_[0].arrived_at_coordinator(link, text);
+  }
+  void lost_at_coordinator(LinkId link, const std::string& reason) override {
+    machines_[0].lost_at_coordinator(link, reason);
+  }
+
+ private:
+  Machine& machine(int node) { return machines_[static_cast<std::size_t>(node)]; }
+  void note(int node, const char* fault) {
+    shared_.trace.note(shared_.queue.now(), "fault", fault, concat("n", node));
+  }
+  void schedule_fault();
+  void cause_fault();
+  void partition(int node);
+  void crash(int node);
+  void send_signals(int node);
+  bool anyone_left() const;
+  std::string who_is_left() const;
+
+  const Scenario& scenario_;
+  Shared shared_;
+  Network network_;
+  std::deque<Machine> machines_;
+  int starts_ahead_ = 0;
+  int events_at_once_ = 0;
+};
+
+void World::run() {
+  for (std::size_t i = 0; i < scenario_.nodes.size(); ++i) {
+    const NodeScenario& node = scenario_.nodes[i];
+    if (node.never_comes) continue;
+    ++starts_ahead_;
+    shared_.queue.at(node.start, [this, i] {
+      --starts_ahead_;
+      machines_[i].start_process();
+    });
+  }
+  shared_.queue.at(scenario_.faults_end, [this] {
+    shared_.faults_over = true;
+    network_.heal_all();
+  });
+  if (scenario_.fault_gap != Time(0)) schedule_fault();
+  while (anyone_left() && !shared_.queue.empty()) {
+    const Time before = shared_.queue.now();
+    shared_.queue.run_next();
+    events_at_once_ = shared_.queue.now() == before ? events_at_once_ + 1 : 0;
+    if (events_at_once_ > kMostAtOnce) throw Violation("time stands still");
+    if (shared_.queue.now() > scenario_.end_limit) {
+      shared_.checks.time_limit_passed(who_is_left());
+    }
+  }
+}
+
+bool World::anyone_left() const {
+  if (starts_ahead_ > 0) return true;
+  for (const Machine& machine : machines_) {
+    if (machine.alive()) return true;
+  }
+  return false;
+}
+
+std::string World::who_is_left() const {
+  std::string names;
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    if (machines_[i].alive()) names += concat(names.empty() ? "n" : ", n", i);
+  }
+  return names;
+}
+
+void World::schedule_fault() {
+  shared_.queue.after(shared_.random.between(1ms, 2 * scenario_.fault_gap), [this] {
+    if (shared_.faults_over) return;
+    cause_fault();
+    schedule_fault();
+  });
+}
+
+void World::cause_fault() {
+  Random& random = shared_.random;
+  const int node = random.between(0, static_cast<int>(machines_.size()) - 1);
+  const int kind = random.between(1, 100);
+  if (node == 0 && random.percent(60)) return;  // it takes the coordinator with it
+  if (kind <= 10) return crash(node);
+  if (kind <= 12) return send_signals(node);
+  if (node == 0) return;  // its connection does not leave the process
+  if (kind <= 40) {
+    note(node, "breaks the connection of");
+    return network_.break_connection(node, true, true);
+  }
+  if (kind <= 55) {
+    const bool node_learns = random.percent(50);
+    note(node, "breaks half the connection of");
+    return network_.break_connection(node, node_learns, !node_learns);
+  }
+  if (kind <= 75) return partition(node);
+  note(node, "repeats messages of");
+  network_.repeat_something(node, random.percent(50) ? Way::up : Way::down);
+}
+
+void World::partition(int node) {
+  Random& random = shared_.random;
+  const int ways = random.between(1, 4);  // 3, 4: both
+  note(node, "cuts off");
+  if (ways != 1) network_.block(node, Way::up, true);
+  if (ways != 2) network_.block(node, Way::down, true);
+  shared_.queue.after(random.between(10ms, 20s), [this, node] {
+    network_.block(node, Way::up, false);
+    network_.block(node, Way::down, false);
+  });
+}
+
+void World::crash(int node) {
+  Random& random = shared_.random;
+  Machine& machine = this->machine(node);
+  if (!machine.alive()) return;
+  machine.crash(/*power_lost=*/random.percent(30));
+  if (random.percent(15)) return;
+  ++starts_ahead_;
+  shared_.queue.after(random.between(300ms, 20s), [this, &machine] {
+    --starts_ahead_;
+    machine.start_process();
+  });
+}
+
+void World::send_signals(int node) {
+  Random& random = shared_.random;
+  note(node, "signals");
+  const int number = random.percent(50) ? SIGINT : SIGTERM;
+  machine(node).signal(number);
+  if (random.percent(50)) return;
+  shared_.queue.after(random.between(10ms, 3s), [this, node, number] {
+    note(node, "signals again");
+    machine(node).signal(number);
+  });
+}
+
+}  // namespace
+
+Outcome simulate(std::uint64_t seed, Trace::Lines lines) {
+  const Scenario scenario = make_scenario(seed);
+  World world(scenario, lines);
+  Outcome outcome;
+  try {
+    world.run();
+  } catch (const std::exception& error) {
+    outcome.violation = error.what();
+  }
+  outcome.hash = world.trace().hash();
+  outcome.events = world.trace().events();
+  outcome.last_events.assign(world.trace().last().begin(), world.trace().last().end());
+  outcome.tally = world.tally();
+  return outcome;
+}
+
+}  // namespace lockstep::sim
