@@ -58,7 +58,7 @@ struct WorkerHub::Connection {
   std::string output;
   bool overflowed = false;
   std::optional<WorkerHello> hello;
-  std::optional<WorkerPlace> place;  // once welcomed
+  std::optional<SlotPlace> place;  // once welcomed
 };
 
 WorkerHub::WorkerHub(EventLoop& loop, WorkerHubOptions options, Callbacks callbacks)
@@ -231,7 +231,7 @@ void WorkerHub::welcome(const Handle& connection, int protocol) {
   callbacks_.on_hello(slot, *connection->hello);
 }
 
-std::optional<WorkerPlace> WorkerHub::place_of_ancestor(pid_t pid) const {
+std::optional<SlotPlace> WorkerHub::place_of_ancestor(pid_t pid) const {
   for (int generation = 0; generation < kMaxAncestors && pid > 1; ++generation) {
     if (const auto place = callbacks_.place_of(pid)) return place;
     const auto process = read_process(pid);

@@ -17,7 +17,7 @@
 namespace lockstep {
 
 /// Which place of the job a worker process fills.
-struct WorkerPlace {
+struct SlotPlace {
   int slot = 0;
   std::uint64_t epoch = 0;
 };
@@ -51,7 +51,7 @@ class WorkerHub {
   struct Callbacks {
     /// The place of a process that the agent started; std::nullopt for any other. A worker may
     /// connect before the agent has noted its pid: it is asked again until the handshake times out.
-    std::function<std::optional<WorkerPlace>(pid_t)> place_of;
+    std::function<std::optional<SlotPlace>(pid_t)> place_of;
     std::function<void(int slot, const WorkerHello&)> on_hello;
     std::function<void(int slot, const WorkerHeartbeat&)> on_heartbeat;
     std::function<void(int slot, const WorkerLostPeers&)> on_lost_peers;
@@ -101,7 +101,7 @@ class WorkerHub {
   void flush(Connection& connection);
   void refuse(const Handle& connection, const std::string& reason);
   void drop(const Handle& connection, const std::string& reason);
-  std::optional<WorkerPlace> place_of_ancestor(pid_t pid) const;
+  std::optional<SlotPlace> place_of_ancestor(pid_t pid) const;
 
   EventLoop& loop_;
   WorkerHubOptions options_;

@@ -44,7 +44,7 @@ struct Hub {
     }
     hub.emplace(loop, options,
                 WorkerHub::Callbacks{
-                    .place_of = [this](pid_t pid) -> std::optional<WorkerPlace> {
+                    .place_of = [this](pid_t pid) -> std::optional<SlotPlace> {
                       ++asked;
                       if (pid == worker) return place;
                       return std::nullopt;
@@ -69,7 +69,7 @@ struct Hub {
 
   TemporaryFolder folder;
   pid_t worker = ::getpid();
-  WorkerPlace place{.slot = 3, .epoch = 2};
+  SlotPlace place{.slot = 3, .epoch = 2};
   int asked = 0;
   int heartbeats = 0;
   std::vector<std::string> events;

@@ -1,0 +1,83 @@
+// The command `lockstep`.
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "launch/completion.h"
+#include "launch/man_page.h"
+#include "launch/manual_text.h"
+#include "launch/run_command.h"
+#include "launch/stack_of_job.h"
+#include "lockstep/environment.h"
+#include "lockstep/error.h"
+
+namespace {
+
+using lockstep::Environment;
+using lockstep::InvalidArgument;
+using lockstep::LaunchCommand;
+
+constexpr std::array<lockstep::Entry, 6> kCommands{{
+    {"run", "start the workers of a job, as torchrun does"},
+    {"launch", "the same with the manners of torch.distributed.launch"},
+    {"stack", "show where every rank of a running job stands"},
+    {"completion", "print the completions for bash, zsh or fish"},
+    {"man", "print the manual page"},
+    {"version", "print the version"},
+}};
+
+std::string usage() {
+  std::string text = "usage: lockstep <command> [options]\n\n";
+  for (const lockstep::Entry& command : kCommands) {
+    std::string name(command.term);
+    name.resize(12, ' ');
+    text += lockstep::concat("  ", name, command.text, "\n");
+  }
+  return text + "\n`lockstep run --help` lists all options.\n";
+}
+
+int dispatch(const std::string& command, const std::vector<std::string>& arguments) {
+  const Environment environment = Environment::of_process();
+  if (command == "run") return run_command(LaunchCommand::run, arguments, environment);
+  if (command == "launch") return run_command(LaunchCommand::launch, arguments, environment);
+  if (command == "stack") return lockstep::stack_of_job(arguments, environment, std::cout);
+  if (command == "completion") {
+    if (arguments.size() != 1)
+      throw InvalidArgument("completion takes one shell: bash, zsh or fish");
+    std::fputs(lockstep::completion_script(arguments[0], kCommands).c_str(), stdout);
+    return 0;
+  }
+  if (command == "man") {
+    std::fputs(lockstep::man_page(LOCKSTEP_VERSION).c_str(), stdout);
+    return 0;
+  }
+  if (command == "version" || command == "--version") {
+    std::puts("lockstep " LOCKSTEP_VERSION);
+    return 0;
+  }
+  if (command == "help" || command == "--help" || command == "-h") {
+    std::fputs(usage().c_str(), stdout);
+    return 0;
+  }
+  throw InvalidArgument(
+      lockstep::concat("there is no command '", command, "'; `lockstep --help` lists them"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 2) {
+    std::fputs(usage().c_str(), stderr);
+    return 2;
+  }
+  return dispatch(argv[1], {argv + 2, argv + argc});
+} catch (const InvalidArgument& error) {
+  std::fprintf(stderr, "lockstep: %s\n", error.what());
+  return 2;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "lockstep: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,107 @@
+#include "launch/coordinator_link.h"
+
+#include "launch/link_socket.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// Not the job's id: a node with another one is to hear so from the coordinator, in its words.
+constexpr const char* kProtocol = "lockstep-agents";
+
+class LocalLink : public CoordinatorLink {
+ public:
+  LocalLink(EventLoop& loop, const CoordinatorOptions& options,
+            std::optional<CoordinatorShell::Remote> remote, Callbacks callbacks)
+      : loop_(loop),
+        callbacks_(std::move(callbacks)),
+        shell_(loop, options, std::move(remote),
+               {.to_local_agent = callbacks_.message,
+                .local_agent_closed = callbacks_.disconnected,
+                .say = callbacks_.say,
+                .done = callbacks_.idle}) {}
+
+  ~LocalLink() override { loop_.cancel(connecting_); }
+
+  void connect() override {
+    connecting_ = loop_.after({}, [this] { callbacks_.connected(); });
+  }
+  void disconnect() override {}
+  void send(const Message& message) override { shell_.from_local_agent(message); }
+  bool over() const override { return shell_.done(); }
+
+ private:
+  EventLoop& loop_;
+  Callbacks callbacks_;
+  CoordinatorShell shell_;
+  EventLoop::TimerId connecting_{};
+};
+
+class RemoteLink : public CoordinatorLink {
+ public:
+  RemoteLink(EventLoop& loop, LinkClientOptions options, Callbacks callbacks)
+      : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {}
+
+  void connect() override {
+    LinkClient::Callbacks events;
+    events.on_open = [this](const std::string&, const std::string&) { callbacks_.connected(); };
+    events.on_message = [this](const std::string& text) { receive(text); };
+    events.on_close = [this](const std::string& reason) { callbacks_.disconnected(reason); };
+    client_ = std::make_unique<LinkClient>(loop_, options_, std::move(events));
+  }
+  void disconnect() override { client_.reset(); }
+  void send(const Message& message) override {
+    if (client_) client_->send(encode(message));
+  }
+  bool over() const override { return !client_ || client_->queued_bytes() == 0; }
+
+ private:
+  void receive(const std::string& text) {
+    try {
+      callbacks_.message(decode(text));
+    } catch (const InvalidArgument& error) {
+      client_.reset();
+      callbacks_.disconnected(
+          concat("the coordinator does not speak our language: ", error.what()));
+    }
+  }
+
+  EventLoop& loop_;
+  LinkClientOptions options_;
+  Callbacks callbacks_;
+  std::unique_ptr<LinkClient> client_;
+};
+
+// All addresses: the nodes may reach this one over any of its networks.
+std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
+  if (plan.one_node) return std::nullopt;
+  CoordinatorShell::Remote remote{
+      .listener = listen_for_links({.host = "", .port = plan.meeting.endpoint.port}),
+      .options = {.secret = plan.secret, .run_id = kProtocol}};
+  plan.meeting.endpoint.port = port_of(remote.listener.get());
+  plan.agent.coordinator = plan.meeting.endpoint.to_string();
+  return remote;
+}
+
+}  // namespace
+
+std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
+                                                       CoordinatorLink::Callbacks callbacks) {
+  if (plan.agent.hosts_coordinator) {
+    try {
+      auto remote = listen_for_nodes(plan);
+      return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote),
+                                         std::move(callbacks));
+    } catch (const SystemError&) {
+      if (!plan.meeting.guessed) throw;
+      plan.agent.hosts_coordinator = plan.meeting.hosts = false;
+    }
+  }
+  return std::make_unique<RemoteLink>(
+      loop,
+      LinkClientOptions{
+          .server = plan.meeting.endpoint, .secret = plan.secret, .run_id = kProtocol},
+      std::move(callbacks));
+}
+
+}  // namespace lockstep

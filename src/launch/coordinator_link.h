@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch/coordinator_shell.h"
+#include "launch/job_plan.h"
+#include "launch/link_client.h"
+
+namespace lockstep {
+
+/// The agent's way to the coordinator: by calls where it runs in this process, over the network
+/// elsewhere.
+class CoordinatorLink {
+ public:
+  struct Callbacks {
+    std::function<void()> connected;
+    std::function<void(const Message&)> message;
+    std::function<void(const std::string& reason)> disconnected;
+    std::function<void(const std::string& text)> say;
+    std::function<void()> idle;  // over() may have become true
+  };
+
+  virtual ~CoordinatorLink() = default;
+
+  /// Answered by connected() or disconnected(), from the loop.
+  virtual void connect() = 0;
+  /// Not answered.
+  virtual void disconnect() = 0;
+  virtual void send(const Message& message) = 0;
+  /// Whether the process may end without anybody missing a message.
+  virtual bool over() const = 0;
+};
+
+/// Makes the coordinator as well where the plan says that this node hosts it. Throws SystemError if
+/// its port cannot be had; where that this node hosts was only a guess, it then joins whoever has
+/// the port, and `plan` is changed to say so.
+std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
+                                                       CoordinatorLink::Callbacks callbacks);
+
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+#include "launch/job_plan.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+
+#include "core/hostlist.h"
+#include "launch/addresses.h"
+#include "launch/device_count.h"
+#include "launch/ip_address.h"
+#include "launch/numa_binding.h"
+#include "launch/secret.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// Names a process of the launcher among all that ever ran.
+std::string random_id() {
+  std::array<unsigned char, 16> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw_errno("getrandom");
+  }
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+std::string secret_of(const RunOptions& options, const Environment& environment) {
+  const auto given = given_secret(options.secret_file, environment);
+  if (given && options.insecure) {
+    throw InvalidArgument(
+        "--insecure contradicts the secret that was given: leave one of them out");
+  }
+  if (!given && !options.insecure) {
+    throw InvalidArgument(
+        "a job on several nodes needs a secret that its nodes share: make a file with "
+        "`(umask 077; head -c 32 /dev/urandom | base64 > job.secret)`, copy it to every node and "
+        "pass --secret-file job.secret; or say --insecure on a network that you trust");
+  }
+  return given.value_or("");
+}
+
+// Where a scheduler says which machines the job has, the missing ones can be named.
+std::vector<std::string> expected_hosts(const Environment& environment, int max_nodes) {
+  const auto list = environment.get("SLURM_JOB_NODELIST");
+  if (!list) return {};
+  try {
+    std::vector<std::string> hosts = expand_hostlist(*list);
+    if (hosts.size() == static_cast<std::size_t>(max_nodes)) return hosts;
+  } catch (const InvalidArgument&) {
+    // Only a convenience: the job does not depend on it.
+  }
+  return {};
+}
+
+struct Beats {
+  Time interval, limit;
+};
+
+// torchrun's default takes 15 s to notice a lost node; connections make 6 safe.
+Beats beats_of(const RunOptions& options) {
+  const bool given = options.rdzv_conf.contains("keep_alive_interval") ||
+                     options.rdzv_conf.contains("keep_alive_max_attempt");
+  if (!given) return {std::chrono::seconds(1), std::chrono::seconds(6)};
+  const Time interval = options.rendezvous.keep_alive_interval;
+  return {interval, interval * options.rendezvous.keep_alive_max_attempt};
+}
+
+// Every node of a static job has one; elsewhere it only orders the nodes.
+std::optional<int> node_rank_of(const RunOptions& options) {
+  if (options.max_nodes == 1) return std::nullopt;
+  if (options.rdzv_backend == "static") return options.node_rank.value_or(0);
+  return options.given.contains("node-rank") ? options.node_rank : std::nullopt;
+}
+
+void place_on_one_node(JobPlan& plan) {
+  plan.agent.self.address = plan.store_address = "127.0.0.1";
+  const RunOptions& options = plan.options;
+  if (options.rdzv_backend != "static") return;
+  // Scripts may use the address for more than the store, so they get it as it was given.
+  plan.master_addr = plan.meeting.endpoint.host;
+  plan.store_address = resolve_host(plan.master_addr, "--master-addr");
+  plan.store_port = plan.meeting.endpoint.port;
+}
+
+void place_among_nodes(JobPlan& plan) {
+  plan.secret = secret_of(plan.options, plan.environment);
+  const LocalMachine machine = LocalMachine::current();
+  plan.agent.self.address = advertised_address({.max_nodes = plan.options.max_nodes,
+                                                .local_addr = plan.options.local_addr,
+                                                .coordinator = plan.meeting.endpoint},
+                                               machine);
+  plan.store_address = plan.agent.self.address;
+  const auto address = IpAddress::parse(plan.agent.self.address);
+  if (address) plan.interface = machine.interface_of(*address).value_or("");
+}
+
+}  // namespace
+
+std::string resolve_host(const std::string& host, const std::string& option) {
+  std::string reason;
+  const std::vector<IpAddress> addresses = resolve(host, &reason);
+  if (addresses.empty()) {
+    throw InvalidArgument(concat(option, " is '", host, "', which is no known host: ", reason));
+  }
+  const auto v4 = std::ranges::find(addresses, AF_INET, &IpAddress::family);
+  return (v4 == addresses.end() ? addresses.front() : *v4).to_string();
+}
+
+JobPlan plan_job(const RunOptions& options, const Environment& environment) {
+  JobPlan plan{.options = options, .environment = environment};
+  plan.command = find_worker_command(options, environment);
+  plan.workers = resolve_nproc(options.nproc_per_node, environment);
+  plan.meeting =
+      choose_host(options, [](const std::string& host) { return is_this_machine(host); });
+  plan.one_node = options.max_nodes == 1;
+  plan.host = LocalMachine::current().name;
+
+  const JobTerms terms{.run_id = options.rdzv_id,
+                       .min_nodes = options.min_nodes,
+                       .max_nodes = options.max_nodes,
+                       .max_restarts = options.max_restarts};
+  const Beats beats = beats_of(options);
+  const Time grace = options.shutdown_timeout.value_or(std::chrono::seconds(30));
+  plan.agent = {.self = {.id = random_id(),
+                         .host = plan.host,
+                         .address = "",
+                         .node_rank = node_rank_of(options),
+                         .workers = plan.workers,
+                         .role = options.role,
+                         .pid = ::getpid()},
+                .terms = terms,
+                .hosts_coordinator = plan.meeting.hosts,
+                .coordinator = plan.meeting.endpoint.to_string(),
+                .grace = grace,
+                .join_timeout = options.rendezvous.join_timeout,
+                .beat_interval = beats.interval,
+                .beat_limit = beats.limit};
+  if (plan.one_node) {
+    plan.agent.hosts_coordinator = true;
+    place_on_one_node(plan);
+  } else {
+    place_among_nodes(plan);
+  }
+  plan.coordinator = {.terms = terms,
+                      .join_timeout = options.rendezvous.join_timeout,
+                      .last_call = options.rendezvous.last_call_timeout,
+                      .beat_interval = beats.interval,
+                      .beat_limit = beats.limit,
+                      .stop_limit = 2 * grace + std::chrono::seconds(30),
+                      .expected_hosts = expected_hosts(environment, options.max_nodes)};
+  if (options.numa_binding) {
+    plan.cpus =
+        bind_ranks(*options.numa_binding, plan.workers, find_gpus(environment).gpus, CpuTopology());
+  }
+  return plan;
+}
+
+}  // namespace lockstep

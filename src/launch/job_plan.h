@@ -1,0 +1,43 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/agent.h"
+#include "launch/coordinator.h"
+#include "launch/cpu_set.h"
+#include "launch/host_choice.h"
+#include "launch/options.h"
+#include "launch/worker_command.h"
+#include "lockstep/environment.h"
+
+namespace lockstep {
+
+/// All that is known about a job on this node before anything is started: what the user asked for,
+/// put together with what the machine is.
+struct JobPlan {
+  RunOptions options;
+  Environment environment;
+  std::string host;  // this machine's name
+  int workers = 1;   // on this node
+  WorkerCommand command;
+  HostChoice meeting;
+  bool one_node = true;
+  std::string secret;  // empty: one node, or --insecure
+  AgentOptions agent;
+  CoordinatorOptions coordinator;
+  std::string store_address;  // numeric, where this node's store would listen
+  int store_port = 0;         // 0: any free one
+  std::string master_addr;    // what workers are told instead of node 0's address; empty: that
+  std::vector<CpuSet> cpus;   // by local rank; empty: not bound
+  std::string interface;      // the network that Gloo and NCCL are told to use; empty: they choose
+};
+
+/// Throws InvalidArgument for what cannot work, before anything has happened. May wait for DNS.
+JobPlan plan_job(const RunOptions& options, const Environment& environment);
+
+/// Looks up a host; the first address, IPv4 before IPv6. Throws InvalidArgument naming `option`.
+std::string resolve_host(const std::string& host, const std::string& option);
+
+}  // namespace lockstep

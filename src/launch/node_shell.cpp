@@ -1,0 +1,265 @@
+#include "launch/node_shell.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+#include <csignal>
+
+#include "core/signal_names.h"
+#include "launch/failure_report.h"
+#include "launch/kill_descendants.h"
+#include "launch/wall_time.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string describe_stuck(const StuckProcesses& stuck) {
+  std::string text = "processes that not even SIGKILL ends:";
+  for (const StuckProcess& process : stuck.processes) text += concat(" ", process.description, ";");
+  return text + " they may hold devices and memory until the kernel lets them go";
+}
+
+}  // namespace
+
+NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
+    : plan_(plan),
+      services_(services),
+      link_(make_coordinator_link(
+          services.loop, plan,
+          {.connected = [this] { perform(agent_->on_connected(monotonic_now())); },
+           .message =
+               [this](const Message& message) {
+                 perform(agent_->on_message(message, monotonic_now()));
+               },
+           .disconnected =
+               [this](const std::string& reason) {
+                 perform(agent_->on_disconnected(reason, monotonic_now()));
+               },
+           .say = [this](const std::string& text) { note(text); },
+           .idle = [this] { stop_if_over(); }})),
+      store_(services.loop, plan,
+             [this](const std::string& text) { services_.console.warn(text); }),
+      workers_(plan, {services.keeper, services.pump, services.layout, services.events,
+                      services.directory.socket_path(), services.directory.path()}),
+      hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()) {
+  // Only now: making the link may have changed who hosts the coordinator.
+  agent_.emplace(plan.agent, monotonic_now());
+  services_.loop.watch(services_.keeper.fd(), EPOLLIN, [this](std::uint32_t) { on_keeper(); });
+  services_.loop.watch(services_.signals.fd(), EPOLLIN, [this](std::uint32_t) { on_signal(); });
+}
+
+NodeShell::~NodeShell() {
+  services_.loop.cancel(timer_);
+  services_.loop.unwatch(services_.signals.fd());
+  if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
+}
+
+Finish NodeShell::run() {
+  record_ = {.run_id = plan_.options.rdzv_id,
+             .host = plan_.host,
+             .pid = ::getpid(),
+             .start_time = process_start_time(::getpid()).value_or(0),
+             .started = wall_time(std::chrono::system_clock::now()),
+             .command = plan_.command.words,
+             .log_directory = services_.layout.directory()};
+  services_.directory.write_job(record_);
+  services_.events.write(
+      {.kind = "job_start",
+       .fields = {{"run_id", plan_.options.rdzv_id}, {"workers", std::int64_t{plan_.workers}}}});
+  perform(agent_->start());
+  services_.loop.run();
+  services_.events.write(
+      {.kind = "job_end",
+       .epoch = agent_->epoch(),
+       .fields = {{"exit_code", std::int64_t{finish_->code}}, {"reason", finish_->reason}}});
+  return *finish_;
+}
+
+void NodeShell::note(const std::string& text) {
+  services_.console.note(text);
+  services_.events.write(
+      {.kind = "note", .epoch = agent_ ? agent_->epoch() : 0, .fields = {{"text", text}}});
+}
+
+// What `lockstep stack` finds the processes by.
+void NodeShell::write_job(const Membership& membership) {
+  record_.epoch = membership.epoch;
+  record_.node_rank = membership.group_rank;
+  record_.world_size = membership.world_size;
+  record_.workers.clear();
+  for (const auto& [id, worker] : workers_.running()) {
+    record_.workers.push_back({.rank = worker.rank,
+                               .local_rank = worker.local_rank,
+                               .pid = worker.pid,
+                               .start_time = process_start_time(worker.pid).value_or(0)});
+  }
+  try {
+    services_.directory.write_job(record_);
+  } catch (const SystemError& error) {
+    services_.console.warn(error.what());  // a full disk is no reason to stop a job
+  }
+}
+
+WorkerHub::Callbacks NodeShell::hub_callbacks() {
+  const auto event = [this](const char* kind, int slot, std::vector<EventField> fields) {
+    services_.events.write(
+        {.kind = kind, .epoch = agent_->epoch(), .slot = slot, .fields = std::move(fields)});
+  };
+  return {.place_of = [this](pid_t pid) { return workers_.place_of(pid); },
+          .on_hello =
+              [event](int slot, const WorkerHello& hello) {
+                event("worker_hello", slot, {{"program", hello.program}});
+              },
+          .on_heartbeat = [](int, const WorkerHeartbeat&) {},
+          .on_lost_peers =
+              [event](int slot, const WorkerLostPeers& lost) {
+                event("peer_lost", slot,
+                      {{"ranks", rank_list(lost.ranks)}, {"operation", lost.operation}});
+              },
+          .on_leaving = [event](int slot) { event("worker_leaving", slot, {}); },
+          .on_gone = [](int, const std::string&) {},
+          .on_refused = [this](const std::string& reason) { note(reason); }};
+}
+
+void NodeShell::perform(Agent::Actions actions) {
+  for (AgentAction& action : actions) {
+    std::visit([this](auto& kind) { carry_out(kind); }, action);
+  }
+  set_timer();
+}
+
+void NodeShell::carry_out(const Connect&) {
+  link_->connect();
+}
+void NodeShell::carry_out(const Disconnect&) {
+  link_->disconnect();
+}
+void NodeShell::carry_out(const Send& send) {
+  link_->send(send.message);
+}
+void NodeShell::carry_out(const AgentSays& says) {
+  note(says.text);
+}
+
+void NodeShell::carry_out(const OpenStore& open) {
+  attempt([&] {
+    const int port = store_.open(open.membership);
+    post([this, epoch = open.membership.epoch, port] {
+      perform(agent_->on_store_open(epoch, port, monotonic_now()));
+    });
+  });
+}
+
+void NodeShell::carry_out(const StartWorkers& start) {
+  services_.events.write(
+      {.kind = "epoch_start",
+       .epoch = start.membership.epoch,
+       .slot = std::nullopt,
+       .fields = {{"world_size", std::int64_t{start.membership.world_size}},
+                  {"restart_count", std::int64_t{start.membership.restart_count}}}});
+  attempt([&] { workers_.start(start); });
+  membership_ = start.membership;
+}
+
+void NodeShell::carry_out(const SignalWorkers& signal) {
+  services_.events.write({.kind = "signal_workers",
+                          .epoch = agent_->epoch(),
+                          .fields = {{"signal", signal_name(signal.signal)}}});
+  // Those that talk hear how long they have.
+  if (signal.signal != SIGKILL) {
+    hub_.stop_all("the launcher stops the workers",
+                  std::chrono::duration_cast<std::chrono::milliseconds>(plan_.agent.grace));
+  }
+  workers_.signal(signal.signal);
+}
+
+void NodeShell::carry_out(const EndLeftovers&) {
+  if (!keeper_lost_) return services_.keeper.kill_leftovers(++leftovers_request_);
+  kill_all_descendants(std::chrono::seconds(5));
+  post([this] { perform(agent_->on_all_gone(monotonic_now())); });
+}
+
+void NodeShell::carry_out(const AgentDone& done) {
+  finish_ = done.finish;
+  // For those whose coordinator is here, and for what is still on its way to the kernel; but not
+  // for ever.
+  services_.loop.after(std::chrono::seconds(10), [this] { services_.loop.stop(); });
+  stop_if_over();
+}
+
+// What cannot be done on this node ends the job, with the reason; it is no reason to crash.
+void NodeShell::attempt(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    post([this, reason = std::string(error.what())] {
+      perform(agent_->on_broken(reason, monotonic_now()));
+    });
+  }
+}
+
+// Later: the agent is in the middle of an event.
+void NodeShell::post(std::function<void()> call) {
+  services_.loop.after({}, std::move(call));
+}
+
+void NodeShell::on_keeper() {
+  for (const KeeperEvent& event : services_.keeper.read()) {
+    const Time now = monotonic_now();
+    if (std::holds_alternative<WorkerStarted>(event)) {
+      workers_.on(event);
+      if (workers_.all_started()) write_job(membership_);
+    } else if (const auto end = workers_.on(event)) {
+      perform(agent_->on_worker_end(*end, now));
+    } else if (const auto* gone = std::get_if<AllGone>(&event)) {
+      if (gone->request == leftovers_request_) perform(agent_->on_all_gone(now));
+    } else if (const auto* stuck = std::get_if<StuckProcesses>(&event)) {
+      perform(agent_->on_stuck(describe_stuck(*stuck), now));
+    } else if (const auto* lost = std::get_if<KeeperLost>(&event)) {
+      on_keeper_lost(lost->how);
+    }
+  }
+}
+
+// The kernel has killed the workers with it; nobody is left to say so.
+void NodeShell::on_keeper_lost(const std::string& how) {
+  keeper_lost_ = true;
+  services_.loop.unwatch(services_.keeper.fd());
+  const Time now = monotonic_now();
+  perform(agent_->on_broken(concat("the process that keeps the workers ended: ", how), now));
+  for (const auto& [id, worker] : workers_.running()) {
+    perform(agent_->on_worker_end({.epoch = worker.epoch,
+                                   .local_rank = worker.local_rank,
+                                   .code = 128 + SIGKILL,
+                                   .details = ""},
+                                  now));
+  }
+}
+
+void NodeShell::on_signal() {
+  while (const auto number = services_.signals.next()) {
+    if (services_.signals.is_stop(*number)) {
+      note(concat("got ", signal_name(*number), ": stopping the workers"));
+      perform(agent_->on_stop_signal(*number, signal_name(*number), monotonic_now()));
+    } else {
+      if (*number == SIGWINCH) services_.pump.resize_terminals();
+      workers_.signal(*number);
+    }
+  }
+}
+
+void NodeShell::set_timer() {
+  services_.loop.cancel(timer_);
+  const Time deadline = agent_->next_deadline();
+  if (deadline == Time::max()) return;
+  timer_ = services_.loop.at(to_time_point(deadline),
+                             [this] { perform(agent_->on_time(monotonic_now())); });
+}
+
+void NodeShell::stop_if_over() {
+  if (!finish_) return;
+  if (link_->over()) return services_.loop.stop();
+  services_.loop.after(std::chrono::milliseconds(5), [this] { stop_if_over(); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch/agent.h"
+#include "launch/console.h"
+#include "launch/coordinator_link.h"
+#include "launch/event_loop.h"
+#include "launch/job_plan.h"
+#include "launch/keeper.h"
+#include "launch/log_pump.h"
+#include "launch/node_store.h"
+#include "launch/run_directory.h"
+#include "launch/stop_signals.h"
+#include "launch/worker_group.h"
+#include "launch/worker_hub.h"
+
+namespace lockstep {
+
+/// What a node needs from around it. All outlive it.
+struct NodeServices {
+  EventLoop& loop;
+  Keeper& keeper;
+  LogPump& pump;
+  SignalInbox& signals;
+  LogLayout& layout;
+  EventLog& events;
+  Console& console;
+  RunDirectory& directory;
+};
+
+/// Runs one node of a job: carries out what the agent decides, with real processes, sockets and
+/// time, and tells it what happens.
+class NodeShell {
+ public:
+  /// Opens the coordinator's port where this node hosts it; see make_coordinator_link().
+  NodeShell(JobPlan& plan, const NodeServices& services);
+  ~NodeShell();
+  NodeShell(const NodeShell&) = delete;
+  NodeShell& operator=(const NodeShell&) = delete;
+
+  /// Runs the job to its end on this node and returns how it ended.
+  Finish run();
+
+ private:
+  void perform(Agent::Actions actions);
+  void carry_out(const Connect&);
+  void carry_out(const Disconnect&);
+  void carry_out(const Send& send);
+  void carry_out(const OpenStore& open);
+  void carry_out(const StartWorkers& start);
+  void carry_out(const SignalWorkers& signal);
+  void carry_out(const EndLeftovers&);
+  void carry_out(const AgentSays& says);
+  void carry_out(const AgentDone& done);
+
+  WorkerHub::Callbacks hub_callbacks();
+  void note(const std::string& text);
+  void write_job(const Membership& membership);
+  void on_keeper();
+  void on_keeper_lost(const std::string& how);
+  void on_signal();
+  void attempt(const std::function<void()>& action);
+  void post(std::function<void()> call);
+  void set_timer();
+  void stop_if_over();
+
+  JobPlan& plan_;
+  NodeServices services_;
+  std::unique_ptr<CoordinatorLink> link_;
+  NodeStore store_;
+  WorkerGroup workers_;
+  WorkerHub hub_;
+  std::optional<Agent> agent_;
+  JobRecord record_;
+  Membership membership_;  // of the workers
+  EventLoop::TimerId timer_{};
+  std::uint64_t leftovers_request_ = 0;
+  bool keeper_lost_ = false;
+  std::optional<Finish> finish_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+#include "launch/node_store.h"
+
+#include "launch/failure_report.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// Importing torch takes a few seconds, on a cold network disk a minute: before this, waiting is
+// nothing to speak of.
+constexpr std::chrono::seconds kPatience{20};
+
+}  // namespace
+
+NodeStore::NodeStore(EventLoop& loop, const JobPlan& plan,
+                     std::function<void(const std::string&)> say)
+    : loop_(loop), plan_(plan), say_(std::move(say)) {}
+
+NodeStore::~NodeStore() {
+  close();
+}
+
+int NodeStore::open(const Membership& membership) {
+  // A new port as well where none was asked for: a worker of an old epoch that connects late, on a
+  // node that was cut off, must not find the new one.
+  close();
+  server_ = std::make_unique<StoreServer>(
+      StoreServerOptions{.listener = listen_on(plan_.store_address, plan_.store_port), .log = {}});
+  server_->new_keyspace(membership.epoch);
+  std::vector<std::string> addresses;
+  for (const NodePlace& node : membership.nodes) addresses.push_back(node.address);
+  server_->allow(addresses);
+  membership_ = membership;
+  last_said_.clear();
+  watch_ = loop_.after(kPatience, [this] { watch_arrivals(); });
+  return server_->port();
+}
+
+void NodeStore::close() {
+  loop_.cancel(watch_);
+  server_.reset();
+}
+
+void NodeStore::watch_arrivals() {
+  watch_ = loop_.after(kPatience, [this] { watch_arrivals(); });
+  const StoreStatus status = server_->status();
+  const auto missing = ranks_not_arrived(status, membership_.world_size);
+  if (!missing || missing->empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  for (const StoreClientStatus& client : status.clients) {
+    if (client.awaited_keys.empty() || now - client.last_request < kPatience) continue;
+    const std::string text =
+        concat(missing->size() == 1 ? "rank " : "ranks ", rank_list(*missing), " of ",
+               membership_.world_size, missing->size() == 1 ? " has" : " have",
+               " not joined the process group yet; others wait for it (process ", client.pid,
+               " on ", client.address, " for key ", client.awaited_keys.front(), ")");
+    if (text != last_said_) say_(text);
+    last_said_ = text;
+    return;
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#include "launch/placement.h"
+
+namespace lockstep {
+
+Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local_rank) {
+  const Membership& place = start.membership;
+  const int rank = place.self().first_rank + local_rank;
+  return {.rank = rank,
+          .local_rank = local_rank,
+          .world_size = place.world_size,
+          .local_world_size = place.self().workers,
+          .group_rank = place.group_rank,
+          .group_world_size = static_cast<int>(place.nodes.size()),
+          .role_rank = place.first_role_rank + local_rank,
+          .role_world_size = place.role_world_size,
+          .role_name = plan.options.role,
+          .master_addr = plan.master_addr.empty() ? start.master_addr : plan.master_addr,
+          .master_port = start.master_port,
+          .restart_count = place.restart_count,
+          .max_restarts = plan.options.max_restarts,
+          .run_id = plan.options.rdzv_id,
+          .use_agent_store = true,
+          .error_file = "",
+          .epoch = place.epoch,
+          .slot = rank,
+          .agent_socket = "",
+          .run_dir = ""};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,129 @@
+#include "launch/run_command.h"
+
+#include <unistd.h>
+#include <cstdio>
+
+#include "core/durable_file.h"
+#include "launch/dry_run.h"
+#include "launch/failure_report.h"
+#include "launch/help.h"
+#include "launch/line_prefix.h"
+#include "launch/node_shell.h"
+#include "launch/parse_options.h"
+#include "launch/run_directory.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+RunOptions parse(LaunchCommand command, const std::vector<std::string>& arguments,
+                 const Environment& environment) {
+  return command == LaunchCommand::run ? parse_run_options(arguments, environment)
+                                       : parse_launch_options(arguments, environment);
+}
+
+// A worker's failure as its node described it; nothing is worse than a report that fails itself.
+std::optional<WorkerFailure> failure_of(const WorkerFailed& failed) {
+  if (failed.details.empty()) return std::nullopt;
+  try {
+    return worker_failure_from_json(failed.details);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+FailureReport report_of(const JobPlan& plan, const Finish& finish) {
+  FailureReport report{.program = plan.options.script,
+                       .reason = finish.reason,
+                       .first = std::nullopt,
+                       .others = {},
+                       .stopped_ranks = finish.stopped_ranks};
+  for (const WorkerFailed& failed : finish.failures) {
+    const auto failure = failure_of(failed);
+    if (!failure) continue;
+    if (!report.first) {
+      report.first = failure;
+    } else {
+      report.others.push_back(*failure);
+    }
+  }
+  return report;
+}
+
+void print_report(const JobPlan& plan, const Finish& finish, const Console& console) {
+  const FailureReport report = report_of(plan, finish);
+  if (!report.first) return console.warn(finish.reason);
+  console.print(to_text(report, {.colour = shows_colours(STDERR_FILENO, plan.environment)}));
+  const auto own_error_file = plan.environment.get("TORCHELASTIC_ERROR_FILE");
+  if (own_error_file && !own_error_file->empty()) {
+    write_durably(*own_error_file, error_file_for_parent(*report.first));
+  }
+}
+
+// --json: events on standard output, beside what workers print there.
+std::function<void(const std::string&)> json_listener(const RunOptions& options) {
+  if (!options.json) return {};
+  return [](const std::string& line) {
+    const std::string text = line + "\n";
+    [[maybe_unused]] const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+  };
+}
+
+int run_job(JobPlan& plan, Console& console) {
+  // Threads must not exist yet when the keeper is forked, nor signals be blocked.
+  Keeper keeper;
+  SignalInbox signals(plan.options.stop_signals);
+  RunDirectory directory(
+      {.path = plan.options.run_dir, .run_id = plan.options.rdzv_id, .host = plan.host},
+      plan.environment);
+  EventLog events({.path = directory.events_path(),
+                   .host = plan.host,
+                   .listener = json_listener(plan.options),
+                   .warn = [&](const std::string& text) { console.warn(text); }});
+  LogLayout layout({.log_dir = plan.options.log_dir,
+                    .run_directory = directory.path(),
+                    .run_id = plan.options.rdzv_id});
+  LogPump pump;
+  console.set_sink([&](std::string text) { pump.print(STDERR_FILENO, std::move(text)); });
+  EventLoop loop;
+  Finish finish;
+  {
+    NodeShell shell(plan, {.loop = loop,
+                           .keeper = keeper,
+                           .pump = pump,
+                           .signals = signals,
+                           .layout = layout,
+                           .events = events,
+                           .console = console,
+                           .directory = directory});
+    finish = shell.run();
+  }
+  pump.drain_all(std::chrono::seconds(2));
+  console.set_sink({});
+  if (finish.code != 0) print_report(plan, finish, console);
+  directory.finish(finish.code == 0);
+  return finish.code;
+}
+
+}  // namespace
+
+int run_command(LaunchCommand command, const std::vector<std::string>& arguments,
+                const Environment& environment) {
+  const RunOptions options = parse(command, arguments, environment);
+  if (options.help) {
+    std::fputs(help_text(command).c_str(), stdout);
+    return 0;
+  }
+  if (options.prefix) check_line_prefix("--prefix", *options.prefix);
+  Console console({.quiet = options.quiet});
+  JobPlan plan = plan_job(options, environment);
+  if (options.dry_run) {
+    std::fputs(describe_plan(plan).c_str(), stdout);
+    return 0;
+  }
+  for (const std::string& notice : options.notices) console.note(notice);
+  if (const auto notice = omp_notice(environment, plan.workers)) console.note(*notice);
+  return run_job(plan, console);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,180 @@
+#include "launch/worker_group.h"
+
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "core/exec_process.h"
+#include "launch/failure_report.h"
+#include "launch/line_tail.h"
+#include "launch/placement.h"
+#include "launch/wall_time.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+
+WorkerGroup::WorkerGroup(const JobPlan& plan, Services services)
+    : plan_(plan), services_(std::move(services)) {}
+
+void WorkerGroup::start(const StartWorkers& start) {
+  services_.layout.begin_attempt(
+      {.epoch = start.membership.epoch, .restart_count = start.membership.restart_count});
+  for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) start_one(start, local_rank);
+}
+
+void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
+  Placement placement = place_worker(plan_, start, local_rank);
+  const WorkerLogs logs =
+      services_.layout.prepare_worker({.rank = placement.rank, .local_rank = local_rank});
+  placement.error_file = logs.error_file;
+  placement.agent_socket = services_.agent_socket;
+  placement.run_dir = services_.run_directory;
+
+  Worker worker{.epoch = placement.epoch,
+                .rank = placement.rank,
+                .local_rank = local_rank,
+                .restart_count = placement.restart_count,
+                .node_rank = placement.group_rank,
+                .error_file = logs.error_file};
+  WorkerSpec spec{.argv = plan_.command.argv(local_rank), .environment = {}};
+  for (const auto& [name, value] :
+       worker_environment(plan_.environment, plan_.options, placement)) {
+    spec.environment.emplace(name, value);
+  }
+  // They would go by the machine's name, which often stands for another network or for loopback.
+  if (!plan_.interface.empty()) {
+    spec.environment.emplace("GLOO_SOCKET_IFNAME", plan_.interface);
+    spec.environment.emplace("NCCL_SOCKET_IFNAME", plan_.interface);
+  }
+  if (!plan_.cpus.empty()) {
+    const CpuSet& cpus = plan_.cpus[static_cast<std::size_t>(local_rank)];
+    spec.cpus.assign(cpus.begin(), cpus.end());
+  }
+  const UniqueFd out = connect(OutputStream::out, placement, logs, worker);
+  const UniqueFd err = connect(OutputStream::err, placement, logs, worker);
+  spec.stdout_fd = out.get();
+  spec.stderr_fd = err.get();
+
+  const std::uint64_t id = ++last_id_;
+  services_.keeper.start(id, spec);
+  workers_.emplace(id, std::move(worker));
+}
+
+// What the worker writes to; none: it gets the launcher's own.
+UniqueFd WorkerGroup::connect(OutputStream stream, const Placement& placement,
+                              const WorkerLogs& logs, Worker& worker) {
+  const OutputPlan output = plan_output(stream, plan_.options, logs,
+                                        {.role_name = placement.role_name,
+                                         .rank = placement.rank,
+                                         .local_rank = placement.local_rank,
+                                         .node_rank = placement.group_rank,
+                                         .host = plan_.host,
+                                         .epoch = placement.epoch,
+                                         .restart_count = placement.restart_count},
+                                        plan_.environment);
+  const bool is_error = stream == OutputStream::err;
+  if (is_error) worker.stderr_log = output.stream.file;
+  switch (output.kind) {
+    case OutputPlan::Kind::inherit:
+      return UniqueFd();
+    case OutputPlan::Kind::null:
+      return open_output_file("/dev/null");
+    case OutputPlan::Kind::file:
+      return open_log_file(output.file);
+    case OutputPlan::Kind::pump:
+      break;
+  }
+  const std::uint64_t id = ++last_stream_;
+  (is_error ? worker.stderr_stream : worker.stdout_stream) = id;
+  return services_.pump.open(id, output.stream);
+}
+
+void WorkerGroup::signal(int number) {
+  for (const auto& [id, worker] : workers_) services_.keeper.signal(id, number);
+}
+
+bool WorkerGroup::all_started() const {
+  return std::ranges::all_of(workers_, [](const auto& entry) { return entry.second.pid != 0; });
+}
+
+std::optional<SlotPlace> WorkerGroup::place_of(pid_t pid) const {
+  for (const auto& [id, worker] : workers_) {
+    if (worker.pid == pid) return SlotPlace{.slot = worker.rank, .epoch = worker.epoch};
+  }
+  return std::nullopt;
+}
+
+std::optional<WorkerEnd> WorkerGroup::on(const KeeperEvent& event) {
+  if (const auto* started = std::get_if<WorkerStarted>(&event)) {
+    const auto found = workers_.find(started->id);
+    if (found == workers_.end()) return std::nullopt;
+    Worker& worker = found->second;
+    worker.pid = started->pid;
+    services_.events.write({.kind = "worker_start",
+                            .epoch = worker.epoch,
+                            .slot = worker.rank,
+                            .fields = {{"pid", std::int64_t{worker.pid}},
+                                       {"local_rank", std::int64_t{worker.local_rank}}}});
+    return std::nullopt;
+  }
+  if (const auto* refused = std::get_if<WorkerStartFailed>(&event)) {
+    // What a shell returns for a command that it cannot find, or cannot run.
+    return ended(refused->id, {.exit_code = refused->error == ENOENT ? 127 : 126}, refused->reason);
+  }
+  if (const auto* exited = std::get_if<WorkerExited>(&event)) {
+    return ended(exited->id, exited->status, "");
+  }
+  return std::nullopt;
+}
+
+std::optional<WorkerEnd> WorkerGroup::ended(std::uint64_t id, const ExitStatus& status,
+                                            const std::string& reason) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return std::nullopt;
+  const Worker worker = std::move(found->second);
+  workers_.erase(found);
+  WorkerEnd end{.epoch = worker.epoch, .local_rank = worker.local_rank, .code = 0, .details = ""};
+  if (!status.success()) {
+    end.code = exit_code_for(status);
+    end.details = to_json(describe_failure(worker, status, reason));
+  }
+  services_.events.write({.kind = "worker_exit",
+                          .epoch = worker.epoch,
+                          .slot = worker.rank,
+                          .fields = {{"pid", std::int64_t{worker.pid}},
+                                     {"exit_code", std::int64_t{status.exit_code}},
+                                     {"signal", std::int64_t{status.signal}}}});
+  if (worker.stdout_stream) services_.pump.close(*worker.stdout_stream);
+  if (worker.stderr_stream) services_.pump.close(*worker.stderr_stream);
+  return end;
+}
+
+WorkerFailure WorkerGroup::describe_failure(const Worker& worker, const ExitStatus& status,
+                                            const std::string& reason) {
+  WorkerFailure failure{.rank = worker.rank,
+                        .local_rank = worker.local_rank,
+                        .host = plan_.host,
+                        .node_rank = worker.node_rank,
+                        .pid = worker.pid,
+                        .status = status,
+                        .time = wall_time(std::chrono::system_clock::now()),
+                        .error = std::nullopt,
+                        .stderr_tail = {},
+                        .log_path = worker.stderr_log,
+                        .epoch = worker.epoch,
+                        .restart_count = worker.restart_count};
+  if (!reason.empty()) {
+    failure.stderr_tail = {reason};
+    return failure;
+  }
+  if (!worker.error_file.empty()) failure.error = read_error_file(worker.error_file);
+  if (worker.stderr_stream) {
+    failure.stderr_tail = services_.pump.tail(*worker.stderr_stream);
+  } else if (!worker.stderr_log.empty()) {
+    failure.stderr_tail = file_tail(worker.stderr_log);
+  }
+  return failure;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <sys/types.h>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/agent.h"
+#include "launch/events.h"
+#include "launch/failure_report.h"
+#include "launch/job_plan.h"
+#include "launch/keeper.h"
+#include "launch/log_layout.h"
+#include "launch/log_pump.h"
+#include "launch/output_plan.h"
+#include "launch/worker_environment.h"
+#include "launch/worker_hub.h"
+
+namespace lockstep {
+
+/// The workers of this node: starts one per slot with its environment and its streams, and turns
+/// their ends into what the agent and the report need.
+class WorkerGroup {
+ public:
+  struct Services {
+    Keeper& keeper;
+    LogPump& pump;
+    LogLayout& layout;
+    EventLog& events;
+    std::string agent_socket;  // for LOCKSTEP_AGENT; empty: none
+    std::string run_directory;
+  };
+
+  struct Worker {
+    Epoch epoch = 0;
+    int rank = 0;
+    int local_rank = 0;
+    int restart_count = 0;
+    int node_rank = 0;
+    pid_t pid = 0;  // 0: not yet running
+    std::string error_file;
+    std::string stderr_log;                      // empty: no file
+    std::optional<std::uint64_t> stderr_stream;  // of the pump
+    std::optional<std::uint64_t> stdout_stream;
+  };
+
+  WorkerGroup(const JobPlan& plan, Services services);
+
+  /// Begins to start all of them. Throws for what fails before the first: a folder that cannot be
+  /// made, an environment that cannot be.
+  void start(const StartWorkers& start);
+
+  /// To the process group of every worker that runs.
+  void signal(int number);
+
+  /// A worker's end, where the event is about one.
+  std::optional<WorkerEnd> on(const KeeperEvent& event);
+
+  bool all_started() const;
+
+  /// Which place the process fills, if it is a worker.
+  std::optional<SlotPlace> place_of(pid_t pid) const;
+
+  /// Those that run, by id.
+  const std::map<std::uint64_t, Worker>& running() const { return workers_; }
+
+ private:
+  void start_one(const StartWorkers& start, int local_rank);
+  UniqueFd connect(OutputStream stream, const Placement& placement, const WorkerLogs& logs,
+                   Worker& worker);
+  std::optional<WorkerEnd> ended(std::uint64_t id, const ExitStatus& status,
+                                 const std::string& reason);
+  WorkerFailure describe_failure(const Worker& worker, const ExitStatus& status,
+                                 const std::string& reason);
+
+  const JobPlan& plan_;
+  Services services_;
+  std::map<std::uint64_t, Worker> workers_;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t last_stream_ = 0;
+};
+
+}  // namespace lockstep

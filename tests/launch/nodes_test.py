@@ -1,0 +1,225 @@
+"""Jobs on several nodes, in network namespaces. Usage: nodes_test.py LOCKSTEP [PYTHON-WITH-TORCH]"""
+
+import pathlib
+import re
+import signal
+import stat
+import sys
+import tempfile
+import textwrap
+import unittest
+
+from launcher import Job, LIMIT, set_launcher
+from network import Network
+
+set_launcher(sys.argv.pop(1))
+TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 else None
+
+
+class NodesTest(unittest.TestCase):
+    nodes = 3
+
+    @classmethod
+    def setUpClass(cls):
+        cls.network = Network(cls.nodes)
+        cls.addClassCleanup(cls.network.close)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.secret = self.file("job.secret", "0123456789abcdef0123456789abcdef\n")
+        self.worker = self.file("worker.sh", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\n")
+        self.jobs = []
+        self.addCleanup(lambda: [job.kill() for job in self.jobs])
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_text(textwrap.dedent(text))
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        return str(path)
+
+    def start(self, node, *options, worker=None, nnodes="2", nproc=1, secret=None, job_id="job1",
+              conf="", backend="c10d", python=None):
+        """One node's launcher; the endpoint is node 1."""
+        words = ["--nnodes", nnodes, "--nproc-per-node", str(nproc), "--rdzv-id", job_id,
+                 "--rdzv-backend", backend,
+                 "--rdzv-endpoint", f"{self.network.address(1)}:29400",
+                 "--secret-file", secret or self.secret]
+        if conf:
+            words += ["--rdzv-conf", conf]
+        program = [worker] if python else ["--no-python", "sh", worker or self.worker]
+        job = Job([*words, *options, *program], prefix=self.network.command(node),
+                  env={"PYTHON_EXEC": python} if python else None)
+        self.jobs.append(job)
+        return job
+
+    def ends_well(self, *jobs):
+        outputs = []
+        for job in jobs:
+            code, out, err = job.end()
+            self.assertEqual(code, 0, err)
+            outputs.append(out)
+        return outputs
+
+
+class Meeting(NodesTest):
+    def test_two_nodes_share_one_world(self):
+        one, two = self.ends_well(self.start(1, nproc=2), self.start(2, nproc=2))
+        lines = sorted((one + two).splitlines())
+        self.assertEqual(lines, [f"rank {rank} of 4 at 10.77.0.1" for rank in range(4)])
+        self.assertIn("rank 0 of", one)
+
+    def test_nodes_may_have_different_numbers_of_workers(self):
+        outputs = self.ends_well(
+            self.start(1, nproc=4, nnodes="3"),
+            self.start(2, nproc=2, nnodes="3"),
+            self.start(3, nproc=1, nnodes="3"),
+        )
+        ranks = [sorted(int(rank) for rank in re.findall(r"rank (\d+) of 7", out)) for out in outputs]
+        self.assertEqual(ranks, [[0, 1, 2, 3], [4, 5], [6]])
+
+    def test_while_one_is_late_the_others_say_who_is_there(self):
+        first = self.start(1)
+        first.wait_for_error("1 of 2 nodes joined")
+        self.ends_well(self.start(2), first)
+
+    def test_given_node_ranks_decide_the_order(self):
+        one = self.start(1, "--node-rank", "1")
+        two = self.start(2, "--node-rank", "0")
+        out_one, out_two = self.ends_well(one, two)
+        self.assertIn("rank 1 of 2 at 10.77.0.2", out_one)
+        self.assertIn("rank 0 of 2 at 10.77.0.2", out_two)
+
+    def test_a_missing_node_is_named(self):
+        first = self.start(1, "--node-rank", "0", conf="join_timeout=2", backend="static")
+        code, _, err = first.end()
+        self.assertEqual(code, 1)
+        self.assertIn("1 missing: node rank 1", err)
+        self.assertIn("10.77.0.1", err)
+
+    def test_nobody_at_the_endpoint_is_said(self):
+        code, _, err = self.start(2, conf="join_timeout=2").end()
+        self.assertEqual(code, 1)
+        self.assertIn("10.77.0.1:29400", err)
+
+    def test_different_ids_are_named_as_such(self):
+        first = self.start(1, job_id="4711")
+        code, _, err = self.start(2, job_id="4712").end()
+        self.assertEqual(code, 1)
+        self.assertIn("4711", err)
+        self.assertIn("$RANDOM", err)
+        self.ends_well(self.start(2, job_id="4711"), first)
+
+    def test_a_wrong_secret_is_refused_and_the_job_unharmed(self):
+        first = self.start(1)
+        wrong = self.file("wrong.secret", "fedcba9876543210fedcba9876543210\n")
+        stranger = self.start(3, secret=wrong, conf="join_timeout=2")
+        code, _, err = stranger.end()
+        self.assertEqual(code, 1)
+        self.assertIn("secret", err)
+        self.ends_well(self.start(2), first)
+
+    def test_without_a_secret_nothing_starts(self):
+        job = Job(["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400",
+                   "--no-python", "true"], prefix=self.network.command(1))
+        code, _, err = job.end()
+        self.assertEqual(code, 2)
+        self.assertIn("--secret-file", err)
+
+
+class Failing(NodesTest):
+    def sleeper(self):
+        return self.file("sleeper.sh", """
+            echo rank $RANK of $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT
+            exec sleep 1000
+            """)
+
+    def test_a_failure_on_one_node_stops_all_and_is_reported_on_all(self):
+        worker = self.file("fails.sh", """
+            [ $RANK = 1 ] || exec sleep 1000
+            echo about to fail >&2
+            exit 3
+            """)
+        for job in [self.start(1, worker=worker), self.start(2, worker=worker)]:
+            code, _, err = job.end()
+            self.assertEqual(code, 3)
+            self.assertIn("rank 1", err)
+            self.assertIn("about to fail", err)
+
+    def test_restarts_are_counted_for_the_whole_job(self):
+        worker = self.file("fails.sh", """
+            echo count $TORCHELASTIC_RESTART_COUNT
+            [ $RANK = 1 ] && exit 3
+            exec sleep 1000
+            """)
+        jobs = [self.start(node, "--max-restarts", "1", worker=worker) for node in (1, 2)]
+        for job in jobs:
+            code, out, _ = job.end()
+            self.assertEqual((code, out), (3, "count 0\ncount 1\n"))
+
+    def test_a_node_that_is_cut_off_stops_and_comes_back(self):
+        conf = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
+        one = self.start(1, worker=self.sleeper(), nnodes="1:2", conf=conf)
+        two = self.start(2, worker=self.sleeper(), nnodes="1:2", conf=conf)
+        one.wait_for_line("rank 0 of 2")
+        two.wait_for_line("rank 1 of 2")
+        self.network.cut(2)
+        try:
+            one.wait_for_line("rank 0 of 1")
+            two.wait_for_error("stopping this node's workers")
+        finally:
+            self.network.mend(2)
+        one.wait_for_line("rank 0 of 2", 2)
+        two.wait_for_line("rank 1 of 2", 2)
+        one.process.send_signal(signal.SIGTERM)
+        self.assertEqual(one.end()[0], 128 + signal.SIGTERM)
+        self.assertEqual(two.end()[0], 128 + signal.SIGTERM)
+
+    def test_a_killed_launcher_is_noticed_and_replaced(self):
+        one = self.start(1, "--max-restarts", "1", worker=self.sleeper())
+        two = self.start(2, "--max-restarts", "1", worker=self.sleeper())
+        one.wait_for_line("rank 0 of 2 count 0")
+        two.wait_for_line("rank 1 of 2 count 0")
+        two.process.kill()
+        one.wait_for_error("was lost")
+        again = self.start(2, "--max-restarts", "1", worker=self.sleeper())
+        one.wait_for_line("rank 0 of 2 count 1")
+        again.wait_for_line("rank 1 of 2 count 1")
+        one.process.send_signal(signal.SIGINT)
+        self.assertEqual(one.end()[0], 128 + signal.SIGINT)
+        again.end()
+
+    def test_a_lost_node_of_a_fixed_job_is_named(self):
+        one = self.start(1, worker=self.sleeper())
+        two = self.start(2, worker=self.sleeper())
+        one.wait_for_line("rank 0 of 2")
+        two.wait_for_line("rank 1 of 2")
+        two.process.kill()
+        code, _, err = one.end()
+        self.assertEqual(code, 1)
+        self.assertIn("was lost", err)
+
+
+@unittest.skipUnless(TORCH_PYTHON, "no Python with torch was given")
+class Training(NodesTest):
+    nodes = 2
+
+    def test_unmodified_torch_ranks_meet_across_nodes(self):
+        worker = self.file("train.py", """
+            import torch
+            import torch.distributed as dist
+            dist.init_process_group("gloo")
+            total = torch.tensor([float(dist.get_rank() + 1)])
+            dist.all_reduce(total)
+            print("sum", total.item(), flush=True)
+            dist.destroy_process_group()
+            """)
+        outputs = self.ends_well(
+            *[self.start(node, worker=worker, nproc=2, python=TORCH_PYTHON) for node in (1, 2)]
+        )
+        self.assertEqual("".join(outputs).count("sum 10.0"), 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
