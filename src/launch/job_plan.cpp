@@ -11,6 +11,7 @@
 #include "launch/ip_address.h"
 #include "launch/numa_binding.h"
 #include "launch/secret.h"
+#include "launch/worker_environment.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -90,6 +91,11 @@ void place_on_one_node(JobPlan& plan) {
 }
 
 void place_among_nodes(JobPlan& plan) {
+  if (plan.options.store == StoreMode::local) {
+    throw InvalidArgument(
+        "--store local is not there yet for several nodes; leave it out, and node 0's store takes "
+        "connections from the job's nodes only");
+  }
   plan.secret = secret_of(plan.options, plan.environment);
   const LocalMachine machine = LocalMachine::current();
   plan.agent.self.address = advertised_address({.max_nodes = plan.options.max_nodes,
@@ -98,7 +104,9 @@ void place_among_nodes(JobPlan& plan) {
                                                machine);
   plan.store_address = plan.agent.self.address;
   const auto address = IpAddress::parse(plan.agent.self.address);
-  if (address) plan.interface = machine.interface_of(*address).value_or("");
+  if (address && !address->is_loopback()) {
+    plan.interface = machine.interface_of(*address).value_or("");
+  }
 }
 
 }  // namespace
@@ -121,6 +129,11 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
       choose_host(options, [](const std::string& host) { return is_this_machine(host); });
   plan.one_node = options.max_nodes == 1;
   plan.host = LocalMachine::current().name;
+  plan.share_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+  // So that too few devices for --virtual-local-rank are noticed before anything has started.
+  for (int local_rank = 0; local_rank < plan.workers; ++local_rank) {
+    worker_environment(environment, options, {.local_rank = local_rank});
+  }
 
   const JobTerms terms{.run_id = options.rdzv_id,
                        .min_nodes = options.min_nodes,

@@ -157,8 +157,8 @@ void NodeShell::carry_out(const StartWorkers& start) {
        .slot = std::nullopt,
        .fields = {{"world_size", std::int64_t{start.membership.world_size}},
                   {"restart_count", std::int64_t{start.membership.restart_count}}}});
-  attempt([&] { workers_.start(start); });
   membership_ = start.membership;
+  attempt([&] { workers_.start(start); });
 }
 
 void NodeShell::carry_out(const SignalWorkers& signal) {
@@ -192,9 +192,19 @@ void NodeShell::attempt(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
-    post([this, reason = std::string(error.what())] {
-      perform(agent_->on_broken(reason, monotonic_now()));
-    });
+    post([this, reason = std::string(error.what())] { on_broken(reason); });
+  }
+}
+
+// The agent counts on an end of every worker that it asked for; those that were never started end
+// here.
+void NodeShell::on_broken(const std::string& reason) {
+  perform(agent_->on_broken(reason, monotonic_now()));
+  for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) {
+    if (workers_.holds(local_rank)) continue;
+    perform(agent_->on_worker_end(
+        {.epoch = agent_->epoch(), .local_rank = local_rank, .code = 1, .details = ""},
+        monotonic_now()));
   }
 }
 

@@ -64,6 +64,7 @@ class NodeShell {
   void on_keeper_lost(const std::string& how);
   void on_signal();
   void attempt(const std::function<void()>& action);
+  void on_broken(const std::string& reason);
   void post(std::function<void()> call);
   void set_timer();
   void stop_if_over();

@@ -24,8 +24,11 @@ int NodeStore::open(const Membership& membership) {
   // A new port as well where none was asked for: a worker of an old epoch that connects late, on a
   // node that was cut off, must not find the new one.
   close();
-  server_ = std::make_unique<StoreServer>(
-      StoreServerOptions{.listener = listen_on(plan_.store_address, plan_.store_port), .log = {}});
+  UniqueFd listener = listen_on(plan_.store_address, plan_.store_port);
+  // Rank 0 will listen there by itself, so the port cannot be held for it.
+  if (!plan_.share_store && plan_.options.rdzv_backend != "static") return port_of(listener);
+  server_ =
+      std::make_unique<StoreServer>(StoreServerOptions{.listener = std::move(listener), .log = {}});
   server_->new_keyspace(membership.epoch);
   std::vector<std::string> addresses;
   for (const NodePlace& node : membership.nodes) addresses.push_back(node.address);

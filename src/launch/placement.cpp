@@ -19,7 +19,7 @@ Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local
           .restart_count = place.restart_count,
           .max_restarts = plan.options.max_restarts,
           .run_id = plan.options.rdzv_id,
-          .use_agent_store = true,
+          .use_agent_store = plan.share_store || plan.options.rdzv_backend == "static",
           .error_file = "",
           .epoch = place.epoch,
           .slot = rank,

@@ -60,12 +60,14 @@ void print_report(const JobPlan& plan, const Finish& finish, const Console& cons
   }
 }
 
-// --json: events on standard output, beside what workers print there.
-std::function<void(const std::string&)> json_listener(const RunOptions& options) {
-  if (!options.json) return {};
-  return [](const std::string& line) {
+// Events for machines: on standard output with --json, on standard error where torchrun's console
+// handler would write its own.
+std::function<void(const std::string&)> event_listener(const RunOptions& options) {
+  const int fd = options.json ? STDOUT_FILENO : STDERR_FILENO;
+  if (!options.json && options.event_log_handler != "console") return {};
+  return [fd](const std::string& line) {
     const std::string text = line + "\n";
-    [[maybe_unused]] const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
+    [[maybe_unused]] const ssize_t count = ::write(fd, text.data(), text.size());
   };
 }
 
@@ -78,7 +80,7 @@ int run_job(JobPlan& plan, Console& console) {
       plan.environment);
   EventLog events({.path = directory.events_path(),
                    .host = plan.host,
-                   .listener = json_listener(plan.options),
+                   .listener = event_listener(plan.options),
                    .warn = [&](const std::string& text) { console.warn(text); }});
   LogLayout layout({.log_dir = plan.options.log_dir,
                     .run_directory = directory.path(),

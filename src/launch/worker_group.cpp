@@ -98,6 +98,11 @@ bool WorkerGroup::all_started() const {
   return std::ranges::all_of(workers_, [](const auto& entry) { return entry.second.pid != 0; });
 }
 
+bool WorkerGroup::holds(int local_rank) const {
+  return std::ranges::any_of(
+      workers_, [&](const auto& entry) { return entry.second.local_rank == local_rank; });
+}
+
 std::optional<SlotPlace> WorkerGroup::place_of(pid_t pid) const {
   for (const auto& [id, worker] : workers_) {
     if (worker.pid == pid) return SlotPlace{.slot = worker.rank, .epoch = worker.epoch};

@@ -59,6 +59,7 @@ class WorkerGroup {
   std::optional<WorkerEnd> on(const KeeperEvent& event);
 
   bool all_started() const;
+  bool holds(int local_rank) const;
 
   /// Which place the process fills, if it is a worker.
   std::optional<SlotPlace> place_of(pid_t pid) const;

@@ -188,16 +188,16 @@ class Orphans(RunTest):
                 os.setsid()
                 if os.fork() == 0:
                     os.setsid()
-                    print("pid", os.getpid(), flush=True)
+                    os.write(1, f"pid {os.getpid()} end\\n".encode())
                     signal.pause()
-                print("pid", os.getpid(), flush=True)
+                os.write(1, f"pid {os.getpid()} end\\n".encode())
                 signal.pause()
-            print("pid", os.getpid(), flush=True)
+            os.write(1, f"pid {os.getpid()} end\\n".encode())
             signal.pause()
             """
         )
         job = Job(["--nproc-per-node", "2", worker])
-        out = job.wait_for_line("pid", 6)
+        out = job.wait_for_line(" end\n", 6)
         pids = [int(line.split()[1]) for line in out.splitlines() if line.startswith("pid")]
         self.assertTrue(all(is_alive(pid) for pid in pids))
         job.kill()

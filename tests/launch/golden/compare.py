@@ -71,12 +71,36 @@ def run_path_is_a_program(d):
                                     or "PET_RUN_PATH" in d.case.environment)
 
 
+def filtered_files_come_with_lines(d):
+    return d.path[-1].endswith(("/filtered_stdout.log",
+                                "/filtered_stderr.log")) and d.expected == [] and d.actual is None
+
+
+def tee_keeps_its_prefix(d):
+    return (d.path[0] in ("stdout", "stderr") and d.has_option("--log-dir=/dev/null")
+            and [re.sub(r"^\[default\d\]:", "", line) for line in d.actual] == d.expected)
+
+
+def report_shows_last_lines(d):
+    return (d.path == ["stderr"] and d.record["exit"] != "success"
+            and [line for line in d.actual if not line.startswith("    | ")] == d.expected)
+
+
+def static_store_has_its_own_port(d):
+    return (d.is_variable("MASTER_PORT") and d.expected == "<port>" and d.actual == "<free port>"
+            and len(d.case.nodes) > 1)
+
+
 RULES = {
     "mistake-ends-with-2": mistake_ends_with_2,
     "address-is-numeric": address_is_numeric,
     "error-file-in-run-dir": error_file_in_run_dir,
     "own-variables": own_variables,
     "run-path-is-a-program": run_path_is_a_program,
+    "filtered-files-come-with-lines": filtered_files_come_with_lines,
+    "tee-keeps-its-prefix": tee_keeps_its_prefix,
+    "report-shows-last-lines": report_shows_last_lines,
+    "static-store-has-its-own-port": static_store_has_its_own_port,
 }
 
 
