@@ -33,8 +33,8 @@ demo: ## from nothing to a training job on two ranks
 
 demo-stages:
 	$(STAGE) setup tools/setup
-	$(STAGE) build tools/build toy_trainer
-	$(STAGE) train $(BUILD)/bin/toy_trainer --ranks 2
+	$(STAGE) build tools/build lockstep_program toy_trainer
+	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/toy_trainer
 
 test: ## build everything and run all tests but the slow ones
 	$(STAGE) setup tools/setup --tests

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/process_group.h"
@@ -78,6 +79,15 @@ class World {
   void monitored_barrier(const MonitoredBarrierOptions& options = {}) {
     group().monitored_barrier(options);
   }
+
+  /// Tells `lockstep run` where the program is: a step and a word such as "train" or "save". Cheap
+  /// enough for every step; without such a launcher nothing happens.
+  void report(std::int64_t step, std::string_view phase);
+
+  /// Whether the launcher has asked the program to stop, before the signal that follows, and how
+  /// much time it leaves; std::nullopt unless it has. Thread-safe.
+  bool stop_requested() const;
+  std::optional<std::chrono::milliseconds> stop_deadline() const;
 
   /// ProcessGroup::abort() on every group of this world. Thread-safe.
   void abort();

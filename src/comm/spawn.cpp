@@ -80,7 +80,9 @@ std::vector<Subprocess> start_all(int nprocs, int port, const ErrorFolder& error
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", std::to_string(port)},
                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                            {"TORCHELASTIC_ERROR_FILE", errors.file_of(rank)}}};
+                            {"TORCHELASTIC_ERROR_FILE", errors.file_of(rank)}},
+        // A launcher above has a place for this process, not for those that it starts.
+        .unset_environment = {"LOCKSTEP_AGENT"}};
     // Otherwise every process starts a thread for every core.
     if (nprocs > 1 && !environment.has("OMP_NUM_THREADS")) {
       options.set_environment["OMP_NUM_THREADS"] = "1";

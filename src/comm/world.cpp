@@ -16,6 +16,7 @@
 #include "comm/group_factory.h"
 #include "comm/rendezvous.h"
 #include "comm/store_impl.h"
+#include "control/agent_client.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
 
@@ -66,7 +67,8 @@ class World::Impl {
   InitOptions options;
   std::string backend;
 
-  StorePtr group_store;  // under which Python's process groups have their keys
+  std::unique_ptr<AgentClient> agent;  // null: nobody listens
+  StorePtr group_store;                // under which Python's process groups have their keys
   StorePtr own_store;
   std::optional<Store> user_store;
   std::shared_ptr<const Peers> peers;
@@ -141,7 +143,8 @@ void World::Impl::connect() {
     try {
       missing = arrival.missing();
     } catch (const std::exception&) {
-      const bool in_rank_0 = meeting.store_port != 0 && !meeting.place.use_agent_store && !options.store;
+      const bool in_rank_0 =
+          meeting.store_port != 0 && !meeting.place.use_agent_store && !options.store;
       throw PeerLost(concat("init: rank ", rank(), ": the store is gone",
                             in_rank_0 ? ", rank 0 ended" : "", ": ", first_line(reason)),
                      {.rank = rank(),
@@ -159,11 +162,12 @@ void World::Impl::connect() {
     std::vector<int> everyone(world_size());
     std::iota(everyone.begin(), everyone.end(), 0);
     if (const auto dead = arrival.peers()->find_dead(everyone); !dead.empty()) {
-      throw PeerLost(concat("init: rank ", rank(), ": lost ", list_ranks(dead), " while connecting"),
-                     {.rank = rank(), .peers = dead, .operation = "init"});
+      throw PeerLost(
+          concat("init: rank ", rank(), ": lost ", list_ranks(dead), " while connecting"),
+          {.rank = rank(), .peers = dead, .operation = "init"});
     }
-    throw Error(concat("init: rank ", rank(), ": all ranks arrived but could not connect: ",
-                       first_line(reason)));
+    throw Error(concat("init: rank ", rank(),
+                       ": all ranks arrived but could not connect: ", first_line(reason)));
   }
 }
 
@@ -231,6 +235,7 @@ World init(const InitOptions& options) {
                                            : "gloo";
   impl->user_store =
       wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch), impl->meeting.store)));
+  impl->agent = AgentClient::from_environment(environment);
   impl->connect();
   ++formed;
   return World(std::move(impl));
@@ -270,6 +275,18 @@ c10::Device World::device() const {
 std::int64_t World::epoch() const {
   return impl_->epoch;
 }
+void World::report(std::int64_t step, std::string_view phase) {
+  if (impl_->agent) impl_->agent->report(step, phase);
+}
+
+bool World::stop_requested() const {
+  return impl_->agent && impl_->agent->stop_requested();
+}
+
+std::optional<std::chrono::milliseconds> World::stop_deadline() const {
+  return impl_->agent ? impl_->agent->stop_deadline() : std::nullopt;
+}
+
 Store& World::store() {
   impl_->check_alive("store");
   return *impl_->user_store;
@@ -324,7 +341,8 @@ void World::abort() {
 void World::destroy() {
   if (!impl_ || impl_->destroyed) return;
   impl_->destroyed = true;
-  if (impl_->world_group.impl() && impl_->world_group.impl()->guard->working()) impl_->say_goodbye();
+  if (impl_->world_group.impl() && impl_->world_group.impl()->guard->working())
+    impl_->say_goodbye();
   std::lock_guard lock(impl_->mutex);
   for (const auto& group : impl_->groups) group->leave();
   impl_->groups.clear();

@@ -1,0 +1,71 @@
+"""Training jobs under `lockstep run`, in Python and in C++, with and without a restart.
+
+Usage: training_test.py LOCKSTEP PYTHON-WITH-TORCH TOY_TRAINER
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+from launcher import run, set_launcher
+
+set_launcher(sys.argv.pop(1))
+PYTHON = sys.argv.pop(1)
+TOY_TRAINER = sys.argv.pop(1)
+TUTORIAL = str(pathlib.Path(__file__).resolve().parent / "ddp_tutorial.py")
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def tutorial(self, ranks, *options, env=None):
+        """Trains three epochs; returns the final weights, the same on every rank."""
+        snapshot = self.folder / f"snapshot{len(list(self.folder.iterdir()))}.pt"
+        code, out, err = run(
+            ["--nproc-per-node", str(ranks), *options, TUTORIAL, "3", str(snapshot)],
+            env={"PYTHON_EXEC": PYTHON, **(env or {})},
+        )
+        self.assertEqual(code, 0, err)
+        lines = re.findall(r"rank (\d+) of (\d+) done (\S+)", out)
+        self.assertEqual(sorted(int(rank) for rank, _, _ in lines), list(range(ranks)))
+        self.assertEqual({int(size) for _, size, _ in lines}, {ranks})
+        (weights,) = {weights for _, _, weights in lines}
+        return weights
+
+    def test_python_on_one_rank(self):
+        self.tutorial(1)
+
+    def test_python_on_four_ranks(self):
+        self.tutorial(4)
+
+    def test_python_on_two_ranks_ends_the_same_after_a_restart(self):
+        undisturbed = self.tutorial(2)
+        restarted = self.tutorial(2, "--max-restarts", "1", env={"FAIL_IN_EPOCH": "1"})
+        self.assertEqual(undisturbed, restarted)
+
+    def toy(self, ranks, *options, env=None, program=(TOY_TRAINER, "2")):
+        code, out, err = run(["--nproc-per-node", str(ranks), *options, *program], env=env)
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"Trained 2 epochs on {ranks} rank", out + err)
+
+    def test_a_native_program(self):
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                self.toy(ranks)
+
+    def test_a_native_program_is_restarted(self):
+        wrapper = self.folder / "wrapper.sh"
+        wrapper.write_text(
+            '#!/bin/sh\n[ "$TORCHELASTIC_RESTART_COUNT$RANK" = 01 ] && kill -9 $$\nexec "$@"\n'
+        )
+        wrapper.chmod(0o755)
+        self.toy(2, "--max-restarts", "1", program=(str(wrapper), TOY_TRAINER, "2"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
