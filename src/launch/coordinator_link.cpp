@@ -1,6 +1,6 @@
 #include "launch/coordinator_link.h"
 
-#include "launch/link_socket.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -75,10 +75,9 @@ class RemoteLink : public CoordinatorLink {
 // All addresses: the nodes may reach this one over any of its networks.
 std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   if (plan.one_node) return std::nullopt;
-  CoordinatorShell::Remote remote{
-      .listener = listen_for_links({.host = "", .port = plan.meeting.endpoint.port}),
-      .options = {.secret = plan.secret, .run_id = kProtocol}};
-  plan.meeting.endpoint.port = port_of(remote.listener.get());
+  CoordinatorShell::Remote remote{.listener = listen_everywhere(plan.meeting.endpoint.port),
+                                  .options = {.secret = plan.secret, .run_id = kProtocol}};
+  plan.meeting.endpoint.port = port_of(remote.listener);
   plan.agent.coordinator = plan.meeting.endpoint.to_string();
   return remote;
 }

@@ -9,6 +9,7 @@
 
 #include "core/hmac.h"
 #include "launch/link_socket.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -46,7 +47,7 @@ LinkServer::~LinkServer() {
 }
 
 int LinkServer::port() const {
-  return port_of(listener_.get());
+  return port_of(listener_);
 }
 
 void LinkServer::on_connection() {

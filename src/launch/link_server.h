@@ -42,7 +42,7 @@ class LinkServer {
     std::function<void(const std::string& peer_address, const std::string& reason)> on_refused;
   };
 
-  /// The socket listens already; see listen_for_links(). Throws SystemError if there is a secret
+  /// The socket listens already; see launch/listen.h. Throws SystemError if there is a secret
   /// and no OpenSSL.
   LinkServer(EventLoop& loop, UniqueFd listener, LinkServerOptions options, Callbacks callbacks);
   ~LinkServer();

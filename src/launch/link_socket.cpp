@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "launch/port_owner.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -51,39 +50,6 @@ bool set_option(int socket, int level, int name, int value) {
   return ::setsockopt(socket, level, name, &value, sizeof(value)) == 0;
 }
 
-[[noreturn]] void throw_cannot_listen(const Endpoint& endpoint) {
-  const int error = errno;
-  std::string holder;
-  if (error == EADDRINUSE) {
-    if (const auto owner = port_owner(endpoint.port))
-      holder = "; it is held by " + owner->describe();
-  }
-  throw SystemError(
-      concat("cannot listen at ", endpoint.to_string(), ": ", std::strerror(error), holder));
-}
-
-UniqueFd listen_at(UniqueFd socket, SocketAddress address, const Endpoint& endpoint) {
-  // Connections of a run before this one linger for a minute and would hold the port.
-  set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(socket.get(), address.get(), address.length) != 0 ||
-      ::listen(socket.get(), SOMAXCONN) != 0) {
-    throw_cannot_listen(endpoint);
-  }
-  return socket;
-}
-
-UniqueFd listen_everywhere(const Endpoint& endpoint) {
-  UniqueFd both = make_socket(AF_INET6);
-  if (both && set_option(both.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0)) {
-    return listen_at(std::move(both), socket_address(*IpAddress::parse("::"), endpoint.port),
-                     endpoint);
-  }
-  UniqueFd v4 = make_socket(AF_INET);  // a machine without IPv6
-  if (!v4) throw_errno("socket");
-  return listen_at(std::move(v4), socket_address(*IpAddress::parse("0.0.0.0"), endpoint.port),
-                   endpoint);
-}
-
 template <typename GetName>
 std::string numeric_end(int socket, GetName get_name) {
   SocketAddress address;
@@ -93,25 +59,6 @@ std::string numeric_end(int socket, GetName get_name) {
 }
 
 }  // namespace
-
-UniqueFd listen_for_links(const Endpoint& endpoint) {
-  if (endpoint.host.empty()) return listen_everywhere(endpoint);
-  const auto address = IpAddress::parse(endpoint.host);
-  if (!address) {
-    throw InvalidArgument(
-        concat("cannot listen at '", endpoint.host, "': it must be a numeric address"));
-  }
-  UniqueFd socket = make_socket(address->family());
-  if (!socket) throw_errno("socket");
-  return listen_at(std::move(socket), socket_address(*address, endpoint.port), endpoint);
-}
-
-int port_of(int socket) {
-  SocketAddress address;
-  if (::getsockname(socket, address.get(), &address.length) != 0) throw_errno("getsockname");
-  // The port has the same place in both families.
-  return ntohs(reinterpret_cast<const sockaddr_in*>(address.get())->sin_port);
-}
 
 UniqueFd begin_connect(const IpAddress& address, int port) {
   UniqueFd socket = make_socket(address.family());

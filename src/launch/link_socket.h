@@ -4,23 +4,11 @@
 #include <string>
 
 #include "core/unique_fd.h"
-#include "launch/endpoint.h"
 #include "launch/ip_address.h"
 
 namespace lockstep {
 
 /// TCP sockets as links between agents use them: non-blocking, closed by exec.
-
-/// Listens at once, so that a port that was chosen stays ours. An empty host means all addresses,
-/// of both families where the machine has IPv6; otherwise the host must be numeric. Port 0 takes a
-/// free one; see port_of().
-///
-/// Throws InvalidArgument if the host is a name; SystemError, naming who holds the port where that
-/// can be known, if the system refuses.
-UniqueFd listen_for_links(const Endpoint& endpoint);
-
-/// The port that a socket is bound to.
-int port_of(int socket);
 
 /// Begins to connect; the socket becomes writable when it is decided. Throws SystemError if it is
 /// decided already: no route, no descriptor left.

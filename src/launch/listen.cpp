@@ -65,6 +65,11 @@ UniqueFd listen_on(const std::string& numeric_address, int port) {
   return socket;
 }
 
+UniqueFd listen_everywhere(int port) {
+  const UniqueFd v6(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  return listen_on(v6 ? "::" : "0.0.0.0", port);
+}
+
 int port_of(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);

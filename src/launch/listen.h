@@ -14,6 +14,9 @@ namespace lockstep {
 /// which names both and who holds the port, if it cannot be listened at.
 UniqueFd listen_on(const std::string& numeric_address, int port);
 
+/// The same at all addresses of this machine, of both families where it has IPv6.
+UniqueFd listen_everywhere(int port);
+
 /// The port that a socket is bound to.
 int port_of(const UniqueFd& socket);
 

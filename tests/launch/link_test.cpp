@@ -10,6 +10,7 @@
 #include "launch/link_client.h"
 #include "launch/link_server.h"
 #include "launch/link_socket.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 using lockstep::EventLoop;
@@ -38,7 +39,7 @@ bool eventually(EventLoop& loop, const std::function<bool()>& holds) {
 
 struct Server {
   explicit Server(EventLoop& loop, LinkServerOptions options = {.secret = kSecret})
-      : server(loop, lockstep::listen_for_links({"127.0.0.1", 0}), std::move(options),
+      : server(loop, lockstep::listen_on("127.0.0.1", 0), std::move(options),
                {.on_open =
                     [this](LinkServer::Id id, const std::string& peer, const std::string& local) {
                       opened.push_back(id);
@@ -204,8 +205,8 @@ TEST(Link, strangers_in_numbers_do_not_keep_an_agent_out) {
 
 TEST(Link, a_client_waits_no_longer_than_the_handshake_timeout_for_a_server_that_says_nothing) {
   EventLoop loop;
-  const UniqueFd listener = lockstep::listen_for_links({"127.0.0.1", 0});
-  LinkClientOptions options = towards("127.0.0.1", lockstep::port_of(listener.get()));
+  const UniqueFd listener = lockstep::listen_on("127.0.0.1", 0);
+  LinkClientOptions options = towards("127.0.0.1", lockstep::port_of(listener));
   options.limits.handshake_timeout = milliseconds(50);
   Client client(loop, options);
   ASSERT_TRUE(eventually(loop, [&] { return !client.closed.empty(); }));
@@ -214,8 +215,8 @@ TEST(Link, a_client_waits_no_longer_than_the_handshake_timeout_for_a_server_that
 
 TEST(Link, a_port_where_nobody_listens_is_named) {
   EventLoop loop;
-  UniqueFd listener = lockstep::listen_for_links({"127.0.0.1", 0});
-  const int port = lockstep::port_of(listener.get());
+  UniqueFd listener = lockstep::listen_on("127.0.0.1", 0);
+  const int port = lockstep::port_of(listener);
   listener.reset();
   Client client(loop, towards("127.0.0.1", port));
   ASSERT_TRUE(eventually(loop, [&] { return !client.closed.empty(); }));
@@ -326,7 +327,7 @@ TEST(Link, a_server_may_close_a_connection_in_its_callbacks) {
   EventLoop loop;
   LinkServer* handle = nullptr;
   LinkServer server(
-      loop, lockstep::listen_for_links({"127.0.0.1", 0}), {.secret = kSecret},
+      loop, lockstep::listen_on("127.0.0.1", 0), {.secret = kSecret},
       {.on_open = [](auto, const auto&, const auto&) {},
        .on_message = [&](LinkServer::Id id, const std::string&) { handle->close(id); },
        .on_close = [](auto, const auto&) { FAIL(); },
@@ -349,20 +350,7 @@ TEST(Link, insecure_on_both_sides_works_and_on_one_side_is_named) {
   EXPECT_TRUE(contains(secured.closed, "--insecure")) << secured.closed;
 }
 
-TEST(LinkSocket, names_who_holds_a_port) {
-  const UniqueFd first = lockstep::listen_for_links({"127.0.0.1", 0});
-  const int port = lockstep::port_of(first.get());
-  try {
-    lockstep::listen_for_links({"127.0.0.1", port});
-    FAIL() << "the port is taken";
-  } catch (const lockstep::SystemError& error) {
-    EXPECT_TRUE(contains(error.what(), std::to_string(port))) << error.what();
-    EXPECT_TRUE(contains(error.what(), std::to_string(::getpid()))) << error.what();
-  }
-  EXPECT_THROW(lockstep::listen_for_links({"localhost", 0}), lockstep::InvalidArgument);
-}
-
-TEST(LinkSocket, without_a_host_listens_for_both_families) {
-  const UniqueFd listener = lockstep::listen_for_links({"", 0});
-  EXPECT_TRUE(plain_connection(lockstep::port_of(listener.get())));
+TEST(Link, a_listener_everywhere_serves_both_families) {
+  const UniqueFd listener = lockstep::listen_everywhere(0);
+  EXPECT_TRUE(plain_connection(lockstep::port_of(listener)));
 }
