@@ -99,6 +99,7 @@ class World::Impl {
 
   void meet_in_epoch(const Environment& environment);
   void connect();
+  void await_marks(const std::string& mark);
   void say_goodbye();
   void check_alive(const char* operation) const {
     if (destroyed) throw Aborted(concat(operation, ": this process has left the world"));
@@ -135,6 +136,7 @@ void World::Impl::connect() {
     group->guard->set_peers(peers);
     groups.push_back(group);
     world_group = ProcessGroup(group);
+    own_store->set(concat("connected/", rank()), std::string("1"));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -195,20 +197,26 @@ void World::Impl::meet_in_epoch(const Environment& environment) {
   }
 }
 
-// The store may end with this process while others still read from it: their last answer of a
-// monitored barrier, say. So whoever hosts it goes last, unless the others take long or are dead.
+// Until every other lockstep rank has left its mark or is dead; at most five seconds.
+void World::Impl::await_marks(const std::string& mark) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (int other = 0; other < world_size(); ++other) {
+    const std::string key = concat(mark, "/", other);
+    while (peers->knows(other) && !own_store->check({key}) && !peers->has_ended(other)) {
+      if (std::chrono::steady_clock::now() > deadline) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+}
+
+// A rank that left while a slower one is still connecting to it would look dead. And the store may
+// end with this process while others still read from it, their last answer of a monitored barrier,
+// say: so whoever hosts it goes last.
 void World::Impl::say_goodbye() {
   try {
+    await_marks("connected");
     own_store->set(concat("left/", rank()), std::string("1"));
-    if (!meeting.hosts_store) return;
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    for (int other = 0; other < world_size(); ++other) {
-      const std::string key = concat("left/", other);
-      while (peers->knows(other) && !own_store->check({key}) && !peers->has_ended(other)) {
-        if (std::chrono::steady_clock::now() > deadline) return;
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
-    }
+    if (meeting.hosts_store) await_marks("left");
   } catch (const std::exception&) {
     // The store is gone already: there is nobody to wait for.
   }

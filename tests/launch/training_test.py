@@ -3,6 +3,7 @@
 Usage: training_test.py LOCKSTEP PYTHON-WITH-TORCH TOY_TRAINER
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -57,6 +58,17 @@ class Training(unittest.TestCase):
         for ranks in (1, 2, 4):
             with self.subTest(ranks=ranks):
                 self.toy(ranks)
+
+    def test_a_native_program_talks_to_the_launcher_and_events_tell_the_story(self):
+        record = self.folder / "run"
+        self.toy(2, "--run-dir", str(record))
+        events = [json.loads(line) for line in (record / "events.jsonl").read_text().splitlines()]
+        kinds = [(event["kind"], event["slot"]) for event in events]
+        for kind in ("worker_start", "worker_hello", "worker_exit"):
+            self.assertEqual(sorted(slot for k, slot in kinds if k == kind), [0, 1], kinds)
+        self.assertEqual(kinds[0], ("job_start", None))
+        self.assertEqual(kinds[-1], ("job_end", None))
+        self.assertEqual(events[-1]["exit_code"], 0)
 
     def test_a_native_program_is_restarted(self):
         wrapper = self.folder / "wrapper.sh"
