@@ -82,7 +82,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
 Coordinator::Actions Coordinator::take() {
   if (phase_ == Phase::finished && !done_ && (nodes_.empty() || now_ >= done_at_)) {
     done_ = true;
-    actions_.push_back(CoordinatorDone{});
+    actions_.emplace_back(CoordinatorDone{});
   }
   return std::move(actions_);
 }
@@ -220,7 +220,8 @@ void Coordinator::handle(Node& node, const Leave& leave) {
   // The coordinator goes with the node, so the job cannot go on without it.
   if (node.leaving) return finish(code, leave.reason);  // asked twice: without waiting for others
   node.leaving = true;
-  ending_ = Ending{.code = code, .reason = leave.reason, .of_worker = false};
+  // A failure that is already being dealt with stays the cause.
+  if (!ending_) ending_ = Ending{.code = code, .reason = leave.reason, .of_worker = false};
   if (phase_ == Phase::gathering) return finish(code, leave.reason);
   if (phase_ == Phase::preparing || phase_ == Phase::running) {
     begin_stop(leave.reason, leave.signal != 0 ? leave.signal : SIGTERM);
