@@ -56,6 +56,7 @@ void Checks::coordinator_started(int life, Time local_now) {
   told_restarts_ = 0;
   gathering_since_ = local_now;
   finish_.reset();
+  told_.clear();
   ++tally_.coordinators;
 }
 
@@ -75,6 +76,11 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
                           join->phase == NodePhase::running && join->epoch == before.epoch);
   if (of_worker && before.phase == Phase::running && after.phase != Phase::running) {
     current(before.epoch).costs_restart = true;
+  }
+  const auto* failed = std::get_if<WorkerFailed>(&message);
+  if (failed != nullptr && failed->code == 75 && failed->epoch == before.epoch &&
+      before.phase == Phase::running) {
+    current(before.epoch).is_last = true;
   }
 }
 
@@ -111,6 +117,7 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
       finish->code == 0 ? ++tally_.succeeded : ++tally_.failed;
     }
     require(encode(*finish_) == encode(*finish), "two nodes are told different ends");
+    told_.try_emplace(node_id, 0);
   }
   if (const auto* refused = std::get_if<Refused>(&message)) {
     ++tally_.refused;
@@ -160,6 +167,7 @@ void Checks::check_new_epoch(const Membership& membership, Time local_now) {
   bool may_be_smaller = false;  // without a last call
   if (last_epoch_ != 0) {
     const Formed& before = current(last_epoch_);
+    require(!before.is_last, "epoch ", membership.epoch, " although a worker ended with 75");
     const int cost = before.costs_restart ? 1 : 0;
     const int counted = before.common.restart_count;
     // In the meantime a node may have told of restarts under an earlier coordinator.
@@ -266,6 +274,17 @@ void Checks::agent_done(const std::string& id, const Finish& finish, int process
   require(processes == 0, id, " ends and leaves ", processes, " processes");
   require(finish.code != 0 || (finish_ && finish_->code == 0), id,
           " reports success without having been told");
+  if (told_.contains(id) && !excused_.contains(id)) {
+    require(finish.code == finish_->code, id, " ends with ", finish.code, ", the job with ",
+            finish_->code);
+  }
+}
+
+void Checks::connection_breaks(const std::string& id, bool both_learn) {
+  const auto told = told_.find(id);
+  // Who knows that its connection broke can come back and hear the end; for how often, there is a
+  // limit.
+  if (!both_learn || (told != told_.end() && ++told->second > 1)) excused_.insert(id);
 }
 
 void Checks::time_limit_passed(const std::string& who_is_left) {

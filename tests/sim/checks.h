@@ -90,6 +90,11 @@ class Checks {
   void worker_runs(const std::string& id, const WorkerTimes& times);
   void agent_done(const std::string& id, const Finish& finish, int processes);
 
+  // What keeps a node from ending as the job does.
+  void connection_breaks(const std::string& id, bool both_learn);
+  void goes_by_itself(const std::string& id) { excused_.insert(id); }
+  void coordinator_died() { told_.clear(); }
+
   // The end.
   void time_limit_passed(const std::string& who_is_left);
 
@@ -105,6 +110,7 @@ class Checks {
     std::map<std::string, int> succeeded;  // workers
     int store_port = 0;
     bool costs_restart = false;
+    bool is_last = false;
   };
 
   Formed& current(Epoch epoch);
@@ -123,6 +129,8 @@ class Checks {
   std::optional<Finish> finish_;                    // of this life
   bool succeeded_once_ = false;
   std::map<std::string, int> processes_;      // by node id
+  std::map<std::string, int> told_;           // the end; and how often its connection broke since
+  std::set<std::string> excused_;             // from ending as the job does
   std::map<std::string, int> started_under_;  // which coordinator, by node id
   Tally tally_;
 };

@@ -25,13 +25,9 @@ Time Machine::local_now() const {
   return clock_.local(shared_.queue.now());
 }
 
-std::string Machine::who() const {
-  return concat("n", index_, ".", life_);
-}
-
 NodeInfo Machine::info() const {
   const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
-  return {.id = who(),
+  return {.id = id_,
           .host = concat("n", index_),
           .address = concat("10.0.0.", scenario.address),
           .node_rank = scenario.node_rank,
@@ -46,7 +42,7 @@ int Machine::processes() const {
 }
 
 void Machine::count_processes() {
-  shared_.checks.processes_of()[who()] = processes();
+  shared_.checks.processes_of()[id_] = processes();
 }
 
 void Machine::later(Time delay, std::function<void()> action) {
@@ -59,9 +55,10 @@ void Machine::later(Time delay, std::function<void()> action) {
 
 void Machine::start_process() {
   ++life_;
+  id_ = concat("n", index_, ".", life_);
   stop_signals_ = 0;
   finish_.reset();
-  shared_.trace.note(shared_.queue.now(), who(), "process starts");
+  shared_.trace.note(shared_.queue.now(), id_, "process starts");
   AgentOptions options = shared_.scenario.agent;
   options.self = info();
   options.hosts_coordinator = index_ == 0;
@@ -82,9 +79,12 @@ void Machine::start_process() {
 
 void Machine::crash(bool power_lost) {
   if (!alive()) return;
-  shared_.trace.note(shared_.queue.now(), who(), power_lost ? "loses power" : "crashes");
+  shared_.trace.note(shared_.queue.now(), id_, power_lost ? "loses power" : "crashes");
   shared_.network->node_died(index_, !power_lost);
-  if (coordinator_) shared_.network->coordinator_died(!power_lost);
+  if (coordinator_) {
+    shared_.network->coordinator_died(!power_lost);
+    shared_.checks.coordinator_died();
+  }
   process_is_gone();
   if (power_lost) {
     processes_.clear();
@@ -94,7 +94,7 @@ void Machine::crash(bool power_lost) {
 }
 
 void Machine::process_is_gone() {
-  shared_.checks.processes_of().erase(who());
+  shared_.checks.processes_of().erase(id_);
   agent_.reset();
   coordinator_.reset();
   link_.reset();
@@ -105,7 +105,7 @@ void Machine::process_is_gone() {
 
 void Machine::exit_if_done() {
   if (!finish_ || (coordinator_ && !coordinator_done_)) return;
-  shared_.trace.note(shared_.queue.now(), who(), "exits",
+  shared_.trace.note(shared_.queue.now(), id_, "exits",
                      concat("code ", finish_->code, " ", finish_->reason));
   if (coordinator_) shared_.network->close_all_at_coordinator();
   process_is_gone();
@@ -114,13 +114,14 @@ void Machine::exit_if_done() {
 void Machine::signal(int number) {
   if (!alive() || finish_) return;
   ++stop_signals_;
+  shared_.checks.goes_by_itself(id_);
   with_agent("signal", [&](Agent& agent) {
     return agent.on_stop_signal(number, number == SIGINT ? "SIGINT" : "SIGTERM", local_now());
   });
   if (stop_signals_ < 2) return;
   const auto spared = std::ranges::count_if(
       processes_, [](const Process& process) { return process.worker && !process.killed; });
-  shared_.checks.second_stop_signal(who(), static_cast<int>(spared));
+  shared_.checks.second_stop_signal(id_, static_cast<int>(spared));
 }
 
 // ---- the agent ----
@@ -128,13 +129,12 @@ void Machine::signal(int number) {
 template <typename Call>
 void Machine::with_agent(const char* what, Call call, const Message* message) {
   if (!alive()) return;
-  shared_.trace.note(shared_.queue.now(), who(), what);
+  shared_.trace.note(shared_.queue.now(), id_, what);
   const Checks::AgentView before = view(*agent_);
   const Agent::Actions actions = call(*agent_);
   const Checks::AgentView after = view(*agent_);
-  const std::string id = who();
-  if (message != nullptr) shared_.checks.agent_heard(id, *message, before, after);
-  shared_.checks.agent_moved(id, before, after);
+  if (message != nullptr) shared_.checks.agent_heard(id_, *message, before, after);
+  shared_.checks.agent_moved(id_, before, after);
   for (const AgentAction& action : actions) carry_out(action);
   arm_agent();
   check();
@@ -164,13 +164,13 @@ void Machine::connected(LinkId link) {
 void Machine::connection_lost(const std::string& reason) {
   if (!alive()) return;
   link_.reset();
-  shared_.trace.note(shared_.queue.now(), who(), "disconnected", reason);
+  shared_.trace.note(shared_.queue.now(), id_, "disconnected", reason);
   with_agent("", [&](Agent& agent) { return agent.on_disconnected(reason, local_now()); });
 }
 
 void Machine::arrived(const std::string& text) {
   if (!alive()) return;
-  shared_.trace.note(shared_.queue.now(), who(), "gets", text);
+  shared_.trace.note(shared_.queue.now(), id_, "gets", text);
   heard_ = local_now();
   const Message message = decode(text);
   with_agent(
@@ -194,12 +194,12 @@ void Machine::carry_out(const AgentAction& action) {
   } else if (std::get_if<EndLeftovers>(&action)) {
     end_leftovers();
   } else if (const auto* says = std::get_if<AgentSays>(&action)) {
-    shared_.trace.note(shared_.queue.now(), who(), "says", says->text);
+    shared_.trace.note(shared_.queue.now(), id_, "says", says->text);
   } else if (const auto* done = std::get_if<AgentDone>(&action)) {
     finish_ = done->finish;
     const bool stuck = std::ranges::any_of(processes_, &Process::stuck);
     // The keeper ends what it can when its agent gives up.
-    shared_.checks.agent_done(who(), done->finish, stuck ? 0 : processes());
+    shared_.checks.agent_done(id_, done->finish, stuck ? 0 : processes());
     if (link_) shared_.network->close_at_node(*link_);
     link_.reset();
     ++attempt_;

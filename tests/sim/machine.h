@@ -27,6 +27,7 @@ struct Shared {
   Checks checks;
   Network* network = nullptr;
   bool faults_over = false;
+  std::function<void(Epoch)> worker_failed;  // tells all machines
 };
 
 /// A computer with one launcher process at a time: its agent, the coordinator where it is the first
@@ -39,7 +40,10 @@ class Machine {
   /// The launcher dies; its keeper ends the workers. With the power gone, nobody is told.
   void crash(bool power_lost);
   void signal(int number);
+  /// Workers in the middle of a collective fail when another one did.
+  void infect(Epoch epoch);
 
+  const std::string& id() const { return id_; }
   bool alive() const { return agent_.has_value(); }
   bool listens() const { return coordinator_.has_value(); }
   bool awaits_connection(std::uint64_t attempt) const { return alive() && attempt_ == attempt; }
@@ -65,7 +69,6 @@ class Machine {
   };
 
   Time local_now() const;
-  std::string who() const;
   NodeInfo info() const;
   template <typename Call>
   void with_agent(const char* what, Call call, const Message* message = nullptr);
@@ -95,6 +98,7 @@ class Machine {
   Shared& shared_;
   const int index_;
   Clock clock_;
+  std::string id_;
   int life_ = 0;  // of the launcher, and so of the coordinator
   std::optional<Agent> agent_;
   std::optional<Coordinator> coordinator_;

@@ -20,6 +20,7 @@ void Machine::open_store(const Membership& membership) {
   later(delay, [this, epoch = membership.epoch, broken, port] {
     if (finish_) return;
     if (broken) {
+      shared_.checks.goes_by_itself(id_);
       return report("store cannot be opened", [&](Agent& agent) {
         return agent.on_broken("the store's port is taken", local_now());
       });
@@ -32,7 +33,7 @@ void Machine::open_store(const Membership& membership) {
 
 void Machine::start_workers(const StartWorkers& start) {
   shared_.checks.workers_started(
-      {.id = who(),
+      {.id = id_,
        .link_is_open = link_ && shared_.network->open_at_coordinator(*link_),
        .processes = static_cast<int>(processes_.size())},
       start);
@@ -54,7 +55,7 @@ void Machine::start_worker(Epoch epoch, int local_rank) {
                   .leaves_child = random.percent(scenario.grandchild_percent),
                   .signalled = std::nullopt};
   int code = 0;
-  Time runs = scenario.work + random.between(0ms, 500ms);
+  Time runs = scenario.work + random.between(Time(0), scenario.uneven);
   if (random.percent(scenario.failing_percent)) {
     runs = random.between(1ms, scenario.work);
     code = random.percent(scenario.resume_percent) ? 75 : random.percent(50) ? 1 : 139;
@@ -65,7 +66,7 @@ void Machine::start_worker(Epoch epoch, int local_rank) {
 
 void Machine::signal_workers(int number) {
   Random& random = shared_.random;
-  shared_.trace.note(shared_.queue.now(), who(), "signals its workers", concat(number));
+  shared_.trace.note(shared_.queue.now(), id_, "signals its workers", concat(number));
   for (Process& process : processes_) {
     if (!process.worker || process.killed) continue;
     if (!process.signalled) process.signalled = local_now();
@@ -82,6 +83,7 @@ void Machine::signal_workers(int number) {
     } else {
       later(5s, [this] {
         if (finish_) return;
+        shared_.checks.goes_by_itself(id_);
         report("stuck", [&](Agent& agent) {
           return agent.on_stuck("a worker cannot be killed", local_now());
         });
@@ -89,6 +91,15 @@ void Machine::signal_workers(int number) {
     }
   }
   count_processes();
+}
+
+void Machine::infect(Epoch epoch) {
+  Random& random = shared_.random;
+  for (const Process& process : processes_) {
+    if (!process.worker || process.epoch != epoch || random.percent(30)) continue;
+    shared_.queue.after(random.between(1ms, 300ms),
+                        [this, number = process.number] { end_process(number, 1); });
+  }
 }
 
 // By itself or by a signal; the first of them counts.
@@ -107,9 +118,10 @@ void Machine::end_process(int number, int code) {
   if (!alive()) return;
   count_processes();
   shared_.trace.note(
-      shared_.queue.now(), who(), "worker ends",
+      shared_.queue.now(), id_, "worker ends",
       concat("local rank ", process.local_rank, " of epoch ", process.epoch, ", code ", code));
-  if (code == 0 && !process.signalled) shared_.checks.worker_succeeded(who(), process.epoch);
+  if (code != 0 && !process.signalled) shared_.worker_failed(process.epoch);
+  if (code == 0 && !process.signalled) shared_.checks.worker_succeeded(id_, process.epoch);
   const WorkerEnd end{.epoch = process.epoch,
                       .local_rank = process.local_rank,
                       .code = code,
@@ -137,7 +149,7 @@ void Machine::check() {
     std::optional<Time> since;
     if (process.signalled) since = now - *process.signalled;
     shared_.checks.worker_runs(
-        who(), {.silence = now - heard_, .since_signal = since, .stuck = process.stuck});
+        id_, {.silence = now - heard_, .since_signal = since, .stuck = process.stuck});
   }
 }
 

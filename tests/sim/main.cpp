@@ -7,6 +7,7 @@
 
 #include "core/parse_integer.h"
 #include "lockstep/error.h"
+#include "sim/planted.h"
 #include "sim/scenario.h"
 #include "sim/world.h"
 
@@ -17,13 +18,14 @@ struct Options {
   std::uint64_t first = 1;
   std::uint64_t count = 1;
   bool trace = false;
-  bool expect_violation = false;  // of a planted bug
+  std::string planted;  // the name of a bug
 };
 
 constexpr const char* kUsage =
     "usage: sim --seed N [--trace]           one job, twice; --trace prints every event\n"
     "       sim --seeds COUNT [--first N]    many jobs\n"
-    "       sim --seeds COUNT --expect-violation   fails when all rules hold\n";
+    "       sim_mutants --seeds COUNT --plant NAME [--first N]\n"
+    "                                        fails when all rules hold although it has a bug\n";
 
 std::uint64_t number_after(const std::vector<std::string>& words, std::size_t at) {
   const auto number =
@@ -41,8 +43,9 @@ Options parse(const std::vector<std::string>& words) {
       options.count = number_after(words, i++);
     } else if (words[i] == "--trace") {
       options.trace = true;
-    } else if (words[i] == "--expect-violation") {
-      options.expect_violation = true;
+    } else if (words[i] == "--plant") {
+      if (i + 1 == words.size()) throw InvalidArgument("--plant needs a name");
+      options.planted = words[++i];
     } else {
       throw InvalidArgument(concat("unknown option '", words[i], "'\n", kUsage));
     }
@@ -64,7 +67,7 @@ bool run_seed(std::uint64_t seed, const Options& options, Tally& tally, std::uin
   tally += first.tally;
   events += first.events;
   if (first.violation) {
-    if (options.expect_violation) {
+    if (!options.planted.empty()) {
       std::printf("seed %llu finds it: %s\n", static_cast<unsigned long long>(seed),
                   first.violation->c_str());
     } else {
@@ -72,7 +75,7 @@ bool run_seed(std::uint64_t seed, const Options& options, Tally& tally, std::uin
     }
     return true;
   }
-  if (options.expect_violation) return false;
+  if (!options.planted.empty()) return false;
   if (simulate(seed, Trace::Lines::none).hash != first.hash) {
     explain(seed, "the second run went another way than the first");
     return true;
@@ -81,10 +84,11 @@ bool run_seed(std::uint64_t seed, const Options& options, Tally& tally, std::uin
 }
 
 int run(const Options& options) {
+  plant(options.planted.c_str());
   Tally tally;
   std::uint64_t events = 0;
   for (std::uint64_t seed = options.first; seed < options.first + options.count; ++seed) {
-    if (run_seed(seed, options, tally, events)) return options.expect_violation ? 0 : 1;
+    if (run_seed(seed, options, tally, events)) return options.planted.empty() ? 1 : 0;
   }
   std::printf(
       "%llu seeds, %llu events: %d epochs, %d restarts, %d coordinators, %d joins of nodes at "
@@ -93,7 +97,7 @@ int run(const Options& options) {
       static_cast<unsigned long long>(options.count), static_cast<unsigned long long>(events),
       tally.epochs, tally.restarts, tally.coordinators, tally.rejoined_at_work, tally.succeeded,
       tally.failed, tally.refused);
-  if (!options.expect_violation) return 0;
+  if (options.planted.empty()) return 0;
   std::printf("all rules held, although a bug was planted\n");
   return 1;
 }

@@ -1,24 +1,33 @@
 #include "sim/network.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <string_view>
 
 namespace lockstep::sim {
 namespace {
 
 using namespace std::chrono_literals;
 
+bool is_one_of(const std::string& text, std::initializer_list<const char*> kinds) {
+  constexpr std::string_view kKey = "\"kind\":\"";
+  const auto at = text.find(kKey);
+  if (at == std::string::npos) return false;
+  const auto kind = std::string_view(text).substr(at + kKey.size());
+  return std::ranges::any_of(kinds, [&](std::string_view each) {
+    return kind.starts_with(each) && kind.substr(each.size()).starts_with('"');
+  });
+}
+
 // Only what names its epoch may come twice.
 bool may_repeat(const std::string& text) {
-  for (const char* kind : {"ready", "failed", "succeeded", "stopped", "prepare", "start", "stop"}) {
-    if (text.find(std::string("\"kind\":\"") + kind + "\"") != std::string::npos) return true;
-  }
-  return false;
+  return is_one_of(text, {"ready", "failed", "succeeded", "stopped", "prepare", "start", "stop"});
 }
 
 }  // namespace
 
 Network::Network(EventQueue& queue, Random& random, NetworkUsers& users, std::size_t nodes)
-    : queue_(queue), random_(random), users_(users), blocked_(nodes), sent_(nodes) {}
+    : queue_(queue), random_(random), users_(users), blocked_(nodes), arrived_(nodes) {}
 
 Time Network::delay(int node) {
   if (node == 0) return 1us;  // within one process
@@ -57,12 +66,18 @@ void Network::send_to_node(LinkId link, const std::string& text) {
 void Network::post(LinkId link, Way way, const std::string& text) {
   Connection& connection = connections_.at(link);
   if (connection.broken) return;
-  if (may_repeat(text)) {
-    auto& sent = sent_[static_cast<std::size_t>(connection.node)][static_cast<std::size_t>(way)];
-    sent.push_back(text);
+  const bool matters = may_repeat(text) || is_one_of(text, {"join", "leave", "finish"});
+  if (matters && connection.node != 0 && random_.percent(losing_percent_)) {
+    const int who_learns = random_.between(1, 4);  // 3, 4: both
+    return break_up(link, who_learns != 1, who_learns != 2);
   }
+  enqueue(link, way, text);
+  if (matters && random_.percent(repeating_percent_)) repeat_something(connection.node, way);
+}
+
+void Network::enqueue(LinkId link, Way way, const std::string& text) {
   auto& queue = parcels(link, way);
-  Time ready = queue_.now() + delay(connection.node);
+  Time ready = queue_.now() + delay(connections_.at(link).node);
   if (!queue.empty()) ready = std::max(ready, queue.back().ready);
   queue.push_back({ready, text});
   queue_.at(ready, [this, link, way] { pump(link, way); });
@@ -79,15 +94,22 @@ void Network::pump(LinkId link, Way way) {
   }
 }
 
+void Network::remember(int node, Way way, const std::string& text) {
+  if (!may_repeat(text)) return;
+  arrived_[static_cast<std::size_t>(node)][static_cast<std::size_t>(way)].push_back(text);
+}
+
 void Network::deliver(LinkId link, Way way, const std::string& text) {
   Connection& connection = connections_.at(link);
   if (way == Way::up) {
     if (!connection.coordinator_open) return;
+    remember(connection.node, way, text);
     if (!text.empty()) return users_.arrived_at_coordinator(link, connection.node, text);
     connection.coordinator_open = false;
     return users_.lost_at_coordinator(link, "it closed the connection");
   }
   if (!connection.node_open) return;
+  remember(connection.node, way, text);
   if (!text.empty()) return users_.arrived_at_node(connection.node, text);
   connection.node_open = false;
   users_.lost_at_node(connection.node, "the coordinator closed the connection");
@@ -135,7 +157,7 @@ void Network::tell_coordinator(LinkId link, Time delay, const std::string& reaso
 }
 
 void Network::node_died(int node, bool peers_are_told) {
-  sent_[static_cast<std::size_t>(node)] = {};
+  arrived_[static_cast<std::size_t>(node)] = {};
   for (auto& [link, connection] : connections_) {
     if (connection.node != node || !connection.node_open) continue;
     connection.node_open = false;
@@ -146,7 +168,7 @@ void Network::node_died(int node, bool peers_are_told) {
 }
 
 void Network::coordinator_died(bool peers_are_told) {
-  for (auto& sent : sent_) sent = {};
+  for (auto& arrived : arrived_) arrived = {};
   for (auto& [link, connection] : connections_) {
     if (!connection.coordinator_open) continue;
     connection.coordinator_open = false;
@@ -168,25 +190,32 @@ void Network::block(int node, Way way, bool blocked) {
 void Network::break_connection(int node, bool node_learns, bool coordinator_learns) {
   for (auto& [link, connection] : connections_) {
     if (connection.node != node || connection.broken || !connection.node_open) continue;
-    connection.broken = true;
-    for (auto& queue : connection.under_way) queue.clear();
-    if (node_learns) tell_node(link, random_.between(0ms, 1s), "connection reset");
-    if (coordinator_learns) tell_coordinator(link, random_.between(0ms, 1s), "connection reset");
+    break_up(link, node_learns, coordinator_learns);
   }
 }
 
+void Network::break_up(LinkId link, bool node_learns, bool coordinator_learns) {
+  Connection& connection = connections_.at(link);
+  connection.broken = true;
+  for (auto& queue : connection.under_way) queue.clear();
+  users_.connection_breaks(connection.node, node_learns && coordinator_learns);
+  if (node_learns) tell_node(link, random_.between(0ms, 1s), "connection reset");
+  if (coordinator_learns) tell_coordinator(link, random_.between(0ms, 1s), "connection reset");
+}
+
 void Network::repeat_something(int node, Way way) {
-  const auto& sent = sent_[static_cast<std::size_t>(node)][static_cast<std::size_t>(way)];
-  if (sent.empty()) return;
+  const auto& arrived = arrived_[static_cast<std::size_t>(node)][static_cast<std::size_t>(way)];
+  if (arrived.empty()) return;
   const std::string text =
-      sent[static_cast<std::size_t>(random_.between(0, static_cast<int>(sent.size()) - 1))];
+      arrived[static_cast<std::size_t>(random_.between(0, static_cast<int>(arrived.size()) - 1))];
   for (auto& [link, connection] : connections_) {
     const bool open = connection.node_open && connection.coordinator_open && !connection.broken;
-    if (connection.node == node && open) return post(link, way, text);
+    if (connection.node == node && open) return enqueue(link, way, text);
   }
 }
 
 void Network::heal_all() {
+  harm_messages(0, 0);
   for (std::size_t node = 0; node < blocked_.size(); ++node) {
     for (const Way way : {Way::up, Way::down}) block(static_cast<int>(node), way, false);
   }

@@ -20,6 +20,8 @@ class NetworkUsers {
   virtual bool coordinator_listens() const = 0;
   /// Whether the process that asked for this connection still wants it.
   virtual bool awaits_connection(int node, std::uint64_t attempt) const = 0;
+  /// A fault; where only one end learns of it, the other is left with half a connection.
+  virtual void connection_breaks(int node, bool both_learn) = 0;
   virtual void connected(int node, LinkId link) = 0;
   virtual void connect_failed(int node, const std::string& reason) = 0;
   virtual void arrived_at_node(int node, const std::string& text) = 0;
@@ -54,9 +56,15 @@ class Network {
   /// Breaks the node's connection, if it has one. An end that does not learn of it is left with
   /// half a connection.
   void break_connection(int node, bool node_learns, bool coordinator_learns);
-  /// Delivers something again that was sent under this coordinator.
+  /// Delivers something again that has arrived before, under the same coordinator.
   void repeat_something(int node, Way way);
   void heal_all();
+  /// Of a hundred messages that matter, how many are lost together with their connection, and how
+  /// many are followed by an older one once more.
+  void harm_messages(int losing_percent, int repeating_percent) {
+    losing_percent_ = losing_percent;
+    repeating_percent_ = repeating_percent;
+  }
 
  private:
   struct Parcel {
@@ -73,7 +81,10 @@ class Network {
 
   Time delay(int node);
   void post(LinkId link, Way way, const std::string& text);
+  void enqueue(LinkId link, Way way, const std::string& text);
   void pump(LinkId link, Way way);
+  void remember(int node, Way way, const std::string& text);
+  void break_up(LinkId link, bool node_learns, bool coordinator_learns);
   void deliver(LinkId link, Way way, const std::string& text);
   void tell_node(LinkId link, Time delay, const std::string& reason);
   void tell_coordinator(LinkId link, Time delay, const std::string& reason);
@@ -83,9 +94,11 @@ class Network {
   Random& random_;
   NetworkUsers& users_;
   LinkId next_link_ = 1;
+  int losing_percent_ = 0;
+  int repeating_percent_ = 0;
   std::map<LinkId, Connection> connections_;
-  std::vector<std::array<bool, 2>> blocked_;                   // by node
-  std::vector<std::array<std::vector<std::string>, 2>> sent_;  // what may be repeated, by node
+  std::vector<std::array<bool, 2>> blocked_;                      // by node
+  std::vector<std::array<std::vector<std::string>, 2>> arrived_;  // what may be repeated, by node
 };
 
 }  // namespace lockstep::sim

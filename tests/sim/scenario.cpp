@@ -17,7 +17,7 @@ double seconds(Time time) {
 void choose_terms(Scenario& scenario, Random& random, int nodes) {
   JobTerms& terms = scenario.terms;
   terms.run_id = "job";
-  terms.max_restarts = random.percent(30) ? 0 : random.between(1, 6);
+  terms.max_restarts = random.percent(15) ? 0 : random.between(1, 8);
   terms.min_nodes = terms.max_nodes = nodes;
   if (random.percent(60)) {
     terms.max_nodes = random.between(1, nodes + 1);  // fewer than there are: the rest are spares
@@ -76,13 +76,15 @@ Scenario make_scenario(std::uint64_t seed) {
   Random random(seed * 0x2545f4914f6cdd1dULL + 1);
   Scenario scenario;
   scenario.seed = seed;
-  const int nodes = random.between(1, 6);
+  const int nodes = random.percent(5) ? 1 : random.between(2, 6);
   choose_terms(scenario, random, nodes);
   choose_nodes(scenario, random, nodes);
   choose_times(scenario, random);
 
   scenario.work = random.between(1s, 40s);
-  scenario.failing_percent = random.percent(60) ? random.between(1, 25) : 0;
+  scenario.uneven = random.percent(50) ? 500ms : random.between(500ms, 15s);
+  scenario.contagious = random.percent(60);
+  scenario.failing_percent = random.percent(60) ? random.between(1, 15) : 0;
   scenario.stuck_percent = random.percent(10) ? 20 : 0;
   scenario.ignoring_percent = random.percent(40) ? 30 : 0;
   scenario.grandchild_percent = random.percent(40) ? 30 : 0;
@@ -90,12 +92,16 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.broken_percent = random.percent(10) ? 20 : 0;
   if (random.percent(85))
     scenario.fault_gap = random.percent(50) ? random.between(100ms, 2s) : random.between(2s, 15s);
+  if (scenario.fault_gap != Time(0) && random.percent(50)) {
+    scenario.losing_percent = random.between(1, 15);
+  }
+  if (random.percent(50)) scenario.repeating_percent = random.between(1, 30);
   scenario.faults_end = random.between(45s, 150s);
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
   const CoordinatorOptions& coordinator = scenario.coordinator;
-  const Time turn = coordinator.last_call + scenario.work + coordinator.stop_limit +
-                    2 * coordinator.beat_limit + 10s;
+  const Time turn = coordinator.last_call + scenario.work + scenario.uneven +
+                    coordinator.stop_limit + 2 * coordinator.beat_limit + 10s;
   scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
                        (scenario.terms.max_restarts + nodes + 2) * turn;
   return scenario;
@@ -106,14 +112,17 @@ std::string Scenario::describe() const {
       "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(), ", max_restarts ",
       terms.max_restarts, ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
       seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
-      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, ",
-      failing_percent, " % fail (", resume_percent, " % of them with 75), ", ignoring_percent,
+      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
+      seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
+      " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
       " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
       " % cannot be killed, ", broken_percent, " % of stores fail\nfaults: ");
   text += fault_gap == Time(0)
               ? "none"
-              : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s");
-  text += concat("; must end by ", seconds(end_limit), " s");
+              : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s, ",
+                       losing_percent, " % of messages lost");
+  text += concat(", ", repeating_percent, " % of messages repeated; must end by ",
+                 seconds(end_limit), " s");
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const NodeScenario& node = nodes[i];
     text +=

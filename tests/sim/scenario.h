@@ -42,6 +42,8 @@ struct Scenario {
   AgentOptions agent;  // but for `self`
 
   Time work{0};                // how long a worker runs that nothing happens to
+  Time uneven{0};              // how much longer some run
+  bool contagious = false;     // workers fail when others of their epoch have
   int failing_percent = 0;     // of workers
   int stuck_percent = 0;       // of those that get SIGKILL
   int ignoring_percent = 0;    // of workers, SIGTERM
@@ -49,7 +51,9 @@ struct Scenario {
   int resume_percent = 0;      // of failures: exit code 75
   int broken_percent = 0;      // of store openings
 
-  Time fault_gap{0};  // between faults on average; 0: none
+  Time fault_gap{0};          // between faults on average; 0: none
+  int losing_percent = 0;     // of messages that matter, each with its connection
+  int repeating_percent = 0;  // likewise, an older one after them
   Time faults_end{0};
   Time end_limit{0};  // by when the job must have ended
 

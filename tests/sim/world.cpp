@@ -29,6 +29,10 @@ class World final : public NetworkUsers {
                 .checks = Checks(scenario)},
         network_(shared_.queue, shared_.random, *this, scenario.nodes.size()) {
     shared_.network = &network_;
+    shared_.worker_failed = [this](Epoch epoch) {
+      if (!scenario_.contagious) return;
+      for (Machine& machine : machines_) machine.infect(epoch);
+    };
     for (std::size_t i = 0; i < scenario.nodes.size(); ++i) {
       machines_.emplace_back(shared_, static_cast<int>(i));
     }
@@ -41,6 +45,9 @@ class World final : public NetworkUsers {
   bool coordinator_listens() const override { return machines_[0].listens(); }
   bool awaits_connection(int node, std::uint64_t attempt) const override {
     return machines_[static_cast<std::size_t>(node)].awaits_connection(attempt);
+  }
+  void connection_breaks(int node, bool both_learn) override {
+    shared_.checks.connection_breaks(machine(node).id(), both_learn);
   }
   void connected(int node, LinkId link) override { machine(node).connected(link); }
   void connect_failed(int node, const std::string& reason) override {
@@ -93,6 +100,7 @@ void World::run() {
     network_.heal_all();
   });
   if (scenario_.fault_gap != Time(0)) schedule_fault();
+  network_.harm_messages(scenario_.losing_percent, scenario_.repeating_percent);
   while (anyone_left() && !shared_.queue.empty()) {
     const Time before = shared_.queue.now();
     shared_.queue.run_next();
@@ -154,6 +162,7 @@ void World::partition(int node) {
   Random& random = shared_.random;
   const int ways = random.between(1, 4);  // 3, 4: both
   note(node, "cuts off");
+  shared_.checks.connection_breaks(machine(node).id(), /*both_learn=*/false);
   if (ways != 1) network_.block(node, Way::up, true);
   if (ways != 2) network_.block(node, Way::down, true);
   shared_.queue.after(random.between(10ms, 20s), [this, node] {

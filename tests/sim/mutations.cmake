@@ -1,0 +1,104 @@
+# Bugs that the simulation must find. Each stands in place of some statements of one source of the
+# launcher: mutation(<name> <source> <statements> <replacement>). All of them are compiled into one
+# program, which plants the one that it is told to. Statements that are not there exactly once any more
+# are an error, because their bug would test nothing.
+
+# Epochs.
+mutation(old_failure_acts coordinator.cpp
+  [[if (!node.participant || failed.epoch != epoch_) return;]]
+  [[if (!node.participant) return;]])
+mutation(old_success_counts coordinator.cpp
+  [[if (phase_ != Phase::running || !node.participant || succeeded.epoch != epoch_) return;]]
+  [[if (phase_ != Phase::running || !node.participant) return;]])
+mutation(old_membership_accepted agent.cpp
+  [[if (phase_ != NodePhase::idle || prepare.membership.epoch <= membership_.epoch) return;]]
+  [[if (phase_ != NodePhase::idle) return;]])
+mutation(old_start_accepted agent.cpp
+  [[if (phase_ != NodePhase::prepared || start.epoch != membership_.epoch) return;]]
+  [[if (phase_ != NodePhase::prepared) return;]])
+mutation(epochs_begin_again coordinator_join.cpp
+  [[highest_epoch_ = join.epoch;]]
+  [[]])
+
+# Who takes part, and when.
+mutation(busy_node_taken coordinator.cpp
+  [[if (node.link && node.busy == 0) free.push_back(node.info);]]
+  [[if (node.link) free.push_back(node.info);]])
+mutation(no_last_call coordinator.cpp
+  [[if (!last_call_) last_call_ = now_ + options_.last_call;]]
+  [[form();]])
+mutation(last_call_with_too_few coordinator.cpp
+  [[gather();  // a last call ends when there are too few]]
+  [[]])
+mutation(ready_not_awaited coordinator.cpp
+  [[if (!nodes_.at(id).ready) return;]]
+  [[]])
+mutation(store_not_awaited coordinator_join.cpp
+  [[if (node.membership.group_rank == 0 && join.store_port == 0) return;]]
+  [[]])
+mutation(ranks_overlap membership.cpp
+  [[world_size += node.workers;]]
+  [[world_size += 1;]])
+mutation(lost_node_still_counts coordinator.cpp
+  [[return found == nodes_.end() || !found->second.participant ? nullptr : &found->second;]]
+  [[return found == nodes_.end() ? nullptr : &found->second;]])
+mutation(own_rank_refused coordinator_join.cpp
+  [[if (is_being_replaced(link, join)) return;]]
+  [[]])
+
+# Restarts.
+mutation(restart_not_counted coordinator.cpp
+  [[++restarts_;]]
+  [[]])
+mutation(every_failure_costs_a_restart coordinator.cpp
+  [[failures_.push_back({now_ - failed.age, failed});]]
+  [[failures_.push_back({now_ - failed.age, failed});
+    if (phase_ == Phase::stopping) return restart_or_finish({.code = 1, .reason = ""});]])
+mutation(resume_code_restarted coordinator.cpp
+  [[restart_or_finish({.code = failed.code, .reason = reason, .of_worker = true});]]
+  [[restart_or_finish({.code = 1, .reason = reason, .of_worker = true});]])
+
+# What is said again after a connection broke.
+mutation(start_not_repeated coordinator_join.cpp
+  [[return send(node, start_);]]
+  [[return;]])
+mutation(end_not_repeated coordinator_join.cpp
+  [[if (phase_ == Phase::finished) return send(node, finish_);]]
+  [[if (phase_ == Phase::finished) return;]])
+mutation(failures_not_repeated agent.cpp
+  [[for (WorkerFailed& failed : failures) failed.age = now_ - failed_at_.at(failed.rank);]]
+  [[failures.clear();]])
+mutation(success_not_repeated coordinator_join.cpp
+  [[return handle(node, WorkersSucceeded{epoch_});]]
+  [[return;]])
+
+mutation(end_not_confirmed coordinator.cpp
+  [[if (phase_ == Phase::finished && !done_ && (nodes_.empty() || now_ >= done_at_)) {
+    done_ = true;
+    actions_.emplace_back(CoordinatorDone{});
+  }]]
+  [[if (phase_ == Phase::finished && !done_) {
+    done_ = true;
+    actions_.emplace_back(CoordinatorDone{});
+  }]])
+
+# Stopping.
+mutation(stop_ignored_when_prepared agent.cpp
+  [[if (stop.epoch < membership_.epoch) return;]]
+  [[if (stop.epoch < membership_.epoch || phase_ == NodePhase::prepared) return;]])
+mutation(not_stopped_when_cut_off agent.cpp
+  [[if (!in_touch_) lost_touch();]]
+  [[]])
+mutation(silence_counted_from_the_break agent.cpp
+  [[apart_since_ = heard_;  // a connection may have been dead for a while before it broke]]
+  [[apart_since_ = now;]])
+mutation(never_killed agent.cpp
+  [[actions_.push_back(SignalWorkers{SIGKILL});]]
+  [[]])
+mutation(second_signal_waits agent.cpp
+  [[kill_now();
+    if (awaits_end_) send(Leave{signal, ending_->reason});  // nor shall the coordinator wait]]
+  [[]])
+mutation(leftovers_forgotten agent.cpp
+  [[actions_.push_back(EndLeftovers{});]]
+  [[all_stopped();]])
