@@ -38,7 +38,8 @@ def main():
         if fails and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 0:
             raise RuntimeError("this epoch fails, once")
     weights = model.weight.detach().double().sum().item()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()} done {weights:.17g}", flush=True)
+    # One write: print() makes two, and ranks share the launcher's output.
+    sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} done {weights:.17g}\n")
     dist.destroy_process_group()
 
 

@@ -207,12 +207,13 @@ class Training(NodesTest):
 
     def test_unmodified_torch_ranks_meet_across_nodes(self):
         worker = self.file("train.py", """
+            import sys
             import torch
             import torch.distributed as dist
             dist.init_process_group("gloo")
             total = torch.tensor([float(dist.get_rank() + 1)])
             dist.all_reduce(total)
-            print("sum", total.item(), flush=True)
+            sys.stdout.write(f"sum {total.item()}\\n")
             dist.destroy_process_group()
             """)
         outputs = self.ends_well(
