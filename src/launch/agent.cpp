@@ -8,6 +8,11 @@
 namespace lockstep {
 namespace {
 
+// "Saved; start me again."
+constexpr int kResumeCode = 75;
+// For processes that wait in the kernel, or take long to give their memory back.
+constexpr Time kStuckPatience = std::chrono::seconds(60);
+
 std::int64_t seconds(Time duration) {
   return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
 }
@@ -81,6 +86,9 @@ Agent::Actions Agent::on_time(Time now) {
     actions_.push_back(Connect{});
   }
   if (now >= next_beat_) {
+    // If this comes late it was this process that stood still (Ctrl-Z, a suspended container), and
+    // what the coordinator said meanwhile has not been read yet.
+    if (now - next_beat_ > options_.beat_interval) heard_ = now;
     next_beat_ = now + options_.beat_interval;
     if (connected_) {
       send(Beat{});
@@ -96,6 +104,7 @@ Agent::Actions Agent::on_time(Time now) {
     if (!in_touch_) lost_touch();
   }
   if (kill_at_ && now >= *kill_at_) kill_now();
+  if (give_up_at_ && now >= *give_up_at_) give_up();
   return take();
 }
 
@@ -136,6 +145,7 @@ Time Agent::next_deadline() const {
   Time deadline = next_beat_;
   if (retry_at_) deadline = std::min(deadline, *retry_at_);
   if (kill_at_) deadline = std::min(deadline, *kill_at_);
+  if (give_up_at_) deadline = std::min(deadline, *give_up_at_);
   return deadline;
 }
 
@@ -161,6 +171,7 @@ void Agent::handle(const Prepare& prepare) {
   phase_ = NodePhase::prepared;
   failures_.clear();
   failed_at_.clear();
+  resume_ = false;
   store_port_ = 0;
   slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
   if (membership_.group_rank == 0) {
@@ -190,7 +201,12 @@ void Agent::handle(const Stop& stop) {
   if (phase_ == NodePhase::idle) return send(Stopped{stop.epoch, {}});
   if (stop.epoch < membership_.epoch) return;
   stopped_through_ = std::max(stopped_through_, stop.epoch);
-  if (phase_ != NodePhase::stopping) begin_stop(stop.signal);
+  if (phase_ == NodePhase::stopping) return;
+  // Where the coordinator runs it has said so itself.
+  if (!options_.hosts_coordinator && !stop.reason.empty()) {
+    actions_.push_back(AgentSays{concat("stopping the workers: ", stop.reason)});
+  }
+  begin_stop(stop.signal);
 }
 
 void Agent::handle(const Finish& finish_message) {
@@ -214,6 +230,7 @@ Agent::Actions Agent::on_worker_end(const WorkerEnd& end, Time now) {
   if (slot.state != SlotState::running) return take();
   if (phase_ == NodePhase::stopping) {
     slot.state = SlotState::stopped;
+    if (end.code == kResumeCode) resume_ = true;
     stopped_if_gone();
     return take();
   }
@@ -240,21 +257,25 @@ void Agent::begin_stop(int signal) {
   phase_ = NodePhase::stopping;
   killed_ = leftovers_asked_ = false;
   kill_at_ = now_ + options_.grace;
-  if (any_running()) actions_.push_back(SignalWorkers{signal});
+  signalled_ = any_running();
+  if (signalled_) actions_.push_back(SignalWorkers{signal});
   stopped_if_gone();
 }
 
+// Workers and all that they have started; what cannot be ended will be named.
 void Agent::kill_now() {
   kill_at_.reset();
-  if (killed_ || !any_running()) return;
-  killed_ = true;
-  actions_.push_back(SignalWorkers{SIGKILL});
+  if (killed_ || phase_ != NodePhase::stopping) return;
+  killed_ = leftovers_asked_ = true;
+  if (any_running()) actions_.push_back(SignalWorkers{SIGKILL});
+  actions_.push_back(EndLeftovers{.gently = false});
 }
 
+// A worker may have been a script whose program is still saving: it has the rest of the time.
 void Agent::stopped_if_gone() {
   if (phase_ != NodePhase::stopping || any_running() || leftovers_asked_) return;
   leftovers_asked_ = true;
-  actions_.push_back(EndLeftovers{});
+  actions_.push_back(EndLeftovers{.gently = signalled_});
 }
 
 Agent::Actions Agent::on_all_gone(Time now) {
@@ -266,17 +287,32 @@ Agent::Actions Agent::on_all_gone(Time now) {
 Agent::Actions Agent::on_stuck(const std::string& text, Time now) {
   now_ = now;
   if (done_) return take();
-  // Nothing can be started beside processes that hold the devices, and nothing more can be done.
-  send(Leave{0, text});
-  finish({.code = 1, .reason = text, .failures = failures_, .stopped_ranks = {}});
+  actions_.push_back(AgentSays{text});
+  stuck_ = text;
+  if (!give_up_at_) give_up_at_ = now + kStuckPatience;
   return take();
+}
+
+// Nothing can be started beside processes that hold the devices, and nothing more can be done.
+void Agent::give_up() {
+  give_up_at_.reset();
+  send(Leave{0, stuck_});
+  if (options_.hosts_coordinator) send(Leave{0, stuck_});  // twice: without waiting for others
+  finish(ending_.value_or(Finish{.code = failures_.empty() ? 1 : failures_.front().code,
+                                 .reason = stuck_,
+                                 .failures = failures_,
+                                 .stopped_ranks = {}}));
 }
 
 void Agent::all_stopped() {
   phase_ = NodePhase::idle;
   kill_at_.reset();
+  give_up_at_.reset();
+  for (Slot& slot : slots_) {
+    if (slot.state == SlotState::running) slot.state = SlotState::stopped;
+  }
   stopped_through_ = std::max(stopped_through_, membership_.epoch);
-  send(Stopped{stopped_through_, ranks_in(SlotState::stopped)});
+  send(Stopped{stopped_through_, ranks_in(SlotState::stopped), resume_});
   if (ending_ && !awaits_end_) finish(*ending_);
 }
 
@@ -288,6 +324,7 @@ Agent::Actions Agent::on_stop_signal(int signal, const std::string& name, Time n
   if (++stop_signals_ > 1) {
     kill_now();
     if (awaits_end_) send(Leave{signal, ending_->reason});  // nor shall the coordinator wait
+    if (stop_signals_ > 2 && ending_) finish(*ending_);     // nor for what cannot be killed
     return take();
   }
   leave(signal, concat("the launcher on ", options_.self.host, " got ", name));
@@ -319,6 +356,9 @@ void Agent::leave(int signal, const std::string& reason) {
 void Agent::finish(const Finish& finish_message) {
   done_ = true;
   actions_.push_back(AgentDone{finish_message});
+  // Of a node that a signal ended; the coordinator has said so for the job.
+  auto& code = std::get<AgentDone>(actions_.back()).finish.code;
+  if (resume_ && code > 128 && !options_.hosts_coordinator) code = kResumeCode;
 }
 
 bool Agent::any_running() const {

@@ -50,8 +50,12 @@ struct StartWorkers {
 struct SignalWorkers {
   int signal = 0;
 };
-/// Kill every process that the workers have left behind. Answered by on_all_gone().
-struct EndLeftovers {};
+/// End every process that is left of the workers and of what they started. Answered by
+/// on_all_gone().
+struct EndLeftovers {
+  bool gently =
+      false;  // wait for them to end by themselves; another one will say when not any more
+};
 struct AgentSays {
   std::string text;
 };
@@ -84,7 +88,7 @@ class Agent {
   Actions on_store_open(Epoch epoch, int port, Time now);
   Actions on_worker_end(const WorkerEnd& end, Time now);
   Actions on_all_gone(Time now);
-  /// Processes that not even SIGKILL ends, named in `text`.
+  /// Processes that SIGKILL has not ended yet, named in `text`.
   Actions on_stuck(const std::string& text, Time now);
   /// A signal that asks the job to stop. The second one does not wait any longer.
   Actions on_stop_signal(int signal, const std::string& name, Time now);
@@ -115,6 +119,7 @@ class Agent {
   void begin_stop(int signal);
   void kill_now();
   void stopped_if_gone();
+  void give_up();
   void all_stopped();
   /// Stops the workers first, where there are any.
   void end_with(const Finish& ending);
@@ -147,7 +152,11 @@ class Agent {
   Time next_status_{0};
 
   std::optional<Time> kill_at_;  // while stopping
+  bool signalled_ = false;       // workers were asked to end, and may have passed it on
   bool killed_ = false;
+  bool resume_ = false;             // a worker ended with 75 when it was asked to
+  std::optional<Time> give_up_at_;  // on processes that do not end
+  std::string stuck_;               // their names
   bool leftovers_asked_ = false;
   Epoch stopped_through_ = 0;  // what the coordinator wants to hear about
   int stop_signals_ = 0;

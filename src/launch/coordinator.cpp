@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "core/signal_names.h"
 #include "launch/membership.h"
 #include "lockstep/error.h"
 
@@ -57,6 +58,10 @@ Coordinator::Actions Coordinator::on_time(Time now) {
   now_ = now;
   actions_.clear();
   if (now >= next_beat_) {
+    // If this comes late it was this process that stood still; what nodes said has not been read.
+    if (now - next_beat_ > options_.beat_interval) {
+      for (auto& [id, node] : nodes_) node.heard = now;
+    }
     next_beat_ = now + options_.beat_interval;
     send_to_all(Beat{});
     check_silence();
@@ -141,6 +146,7 @@ void Coordinator::form() {
   lost_someone_ = false;
   failures_.clear();
   stopped_ranks_.clear();
+  resume_ = false;
   participants_.clear();
   for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
   std::vector<Membership> places = form_memberships(chosen, epoch_, restarts_);
@@ -174,7 +180,9 @@ void Coordinator::handle(Node& node, const WorkerFailed& failed) {
   const auto same_rank = [&](const Failure& known) { return known.report.rank == failed.rank; };
   if (std::ranges::any_of(failures_, same_rank)) return;
   failures_.push_back({now_ - failed.age, failed});
-  const std::string reason = concat("rank ", failed.rank, " on ", node.info.host, " failed");
+  const std::string reason = concat(
+      "rank ", failed.rank, " on ", node.info.host, " failed (",
+      failed.code > 128 ? signal_name(failed.code - 128) : concat("exit code ", failed.code), ")");
   if (phase_ == Phase::running) {
     restart_or_finish({.code = failed.code, .reason = reason, .of_worker = true});
   } else if (failed.code == kResumeCode && !ending_) {
@@ -202,6 +210,7 @@ void Coordinator::handle(Node& node, const Stopped& stopped) {
   if (node.participant && stopped.epoch == epoch_) {
     stopped_ranks_.insert(stopped_ranks_.end(), stopped.stopped_ranks.begin(),
                           stopped.stopped_ranks.end());
+    resume_ = resume_ || stopped.resume;
   }
   node.busy = 0;
   if (node.participant && phase_ == Phase::stopping) return stop_or_finish();
@@ -216,7 +225,16 @@ void Coordinator::handle(Node& node, const Stopped& stopped) {
 void Coordinator::handle(Node& node, const Leave& leave) {
   if (phase_ == Phase::finished) return forget(node);  // it has heard the end
   const int code = leave.signal != 0 ? 128 + leave.signal : 1;
-  if (!node.hosts_coordinator) return lose(node.info.id, leave.reason, code);
+  if (!node.hosts_coordinator) {
+    // A node that cannot even begin will not be able to later, unless a restart is to be tried.
+    if (phase_ == Phase::preparing && node.participant && !options_.terms.elastic() &&
+        restarts_ >= options_.terms.max_restarts) {
+      ending_ = Ending{.code = code,
+                       .reason = concat("node ", node.info.host, " left: ", leave.reason),
+                       .of_worker = false};
+    }
+    return lose(node.info.id, leave.reason, code);
+  }
   // The coordinator goes with the node, so the job cannot go on without it.
   if (node.leaving) return finish(code, leave.reason);  // asked twice: without waiting for others
   node.leaving = true;
@@ -274,6 +292,8 @@ void Coordinator::stop_or_finish() {
     if (ending_->of_worker && !failures_.empty()) {
       const auto first = std::ranges::min_element(failures_, {}, &Failure::when);
       ending_->code = first->report.code;
+    } else if (resume_) {
+      ending_->code = kResumeCode;  // stopped by a signal, and it was used to save
     }
     return finish(ending_->code, ending_->reason);
   }

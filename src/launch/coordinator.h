@@ -165,6 +165,7 @@ class Coordinator {
   std::vector<Departure> departures_;
   std::vector<Failure> failures_;   // of the current epoch
   std::vector<int> stopped_ranks_;  // likewise
+  bool resume_ = false;             // a worker that was stopped asks to be started again
   std::optional<Ending> ending_;    // what follows when all have stopped; unset: another epoch
   Start start_;                     // of the current epoch
   Finish finish_;                   // once finished

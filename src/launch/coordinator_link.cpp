@@ -91,8 +91,9 @@ std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan&
       auto remote = listen_for_nodes(plan);
       return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote),
                                          std::move(callbacks));
-    } catch (const SystemError&) {
+    } catch (const SystemError& error) {
       if (!plan.meeting.guessed) throw;
+      callbacks.say(concat(error.what(), "; joining whoever is there"));
       plan.agent.hosts_coordinator = plan.meeting.hosts = false;
     }
   }

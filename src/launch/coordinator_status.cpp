@@ -13,6 +13,11 @@ std::int64_t seconds(Time duration) {
   return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
 }
 
+// Schedulers and machines differ in whether a name has its domain.
+std::string short_name(const std::string& host) {
+  return host.substr(0, host.find('.'));
+}
+
 std::string join_list(const std::vector<std::string>& items) {
   std::string all;
   for (const std::string& item : items) {
@@ -63,13 +68,14 @@ std::string Coordinator::describe_missing(std::size_t present) const {
   std::set<int> ranks;
   for (const auto& [id, node] : nodes_) {
     if (!node.link) continue;
-    hosts.insert(node.info.host);
+    hosts.insert(short_name(node.info.host));
     if (node.info.node_rank) ranks.insert(*node.info.node_rank);
   }
   std::vector<std::string> names;
   for (const std::string& host : options_.expected_hosts) {
-    if (!hosts.contains(host)) names.push_back(host);
+    if (!hosts.contains(short_name(host))) names.push_back(host);
   }
+  if (names.size() > count) names.clear();  // they are called otherwise here
   if (names.empty() && !ranks.empty() && ranks.size() == present) {
     for (int rank = 0; rank < options_.terms.max_nodes; ++rank) {
       if (!ranks.contains(rank)) names.push_back(concat("node rank ", rank));
@@ -77,7 +83,7 @@ std::string Coordinator::describe_missing(std::size_t present) const {
   }
   if (names.empty()) {
     for (const Departure& gone : departures_) {
-      if (hosts.contains(gone.host)) continue;
+      if (hosts.contains(short_name(gone.host))) continue;
       names.push_back(
           concat(gone.host, " (lost ", seconds(now_ - gone.when), " s ago: ", gone.reason, ")"));
     }

@@ -66,11 +66,13 @@ struct Beats {
 
 // torchrun's default takes 15 s to notice a lost node; connections make 6 safe.
 Beats beats_of(const RunOptions& options) {
+  // On one node the two are one process: neither can lose the other.
+  if (options.max_nodes == 1) return {std::chrono::seconds(1), std::chrono::hours(24 * 365)};
   const bool given = options.rdzv_conf.contains("keep_alive_interval") ||
                      options.rdzv_conf.contains("keep_alive_max_attempt");
   if (!given) return {std::chrono::seconds(1), std::chrono::seconds(6)};
   const Time interval = options.rendezvous.keep_alive_interval;
-  return {interval, interval * options.rendezvous.keep_alive_max_attempt};
+  return {interval, interval * (options.rendezvous.keep_alive_max_attempt + 1)};
 }
 
 // Every node of a static job has one; elsewhere it only orders the nodes.
@@ -128,6 +130,10 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   plan.meeting =
       choose_host(options, [](const std::string& host) { return is_this_machine(host); });
   plan.one_node = options.max_nodes == 1;
+  if (!plan.one_node && options.node_rank.value_or(0) >= options.max_nodes) {
+    throw InvalidArgument(concat("--node-rank is ", *options.node_rank,
+                                 "; it must be below the number of nodes, ", options.max_nodes));
+  }
   plan.host = LocalMachine::current().name;
   plan.share_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
   // So that too few devices for --virtual-local-rank are noticed before anything has started.

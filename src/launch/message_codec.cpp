@@ -27,6 +27,13 @@ std::string text(const json& object, const char* name) {
   return value.get<std::string>();
 }
 
+bool flag(const json& object, const char* name) {
+  const json& value = field(object, name);
+  if (!value.is_boolean())
+    throw InvalidArgument(concat("message field '", name, "' is no boolean"));
+  return value.get<bool>();
+}
+
 template <typename T>
 T number(const json& object, const char* name, std::int64_t low = 0,
          std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
@@ -186,7 +193,9 @@ json body(const WorkersSucceeded& succeeded) {
   return {{"epoch", succeeded.epoch}};
 }
 json body(const Stopped& stopped) {
-  return {{"epoch", stopped.epoch}, {"stopped_ranks", stopped.stopped_ranks}};
+  return {{"epoch", stopped.epoch},
+          {"stopped_ranks", stopped.stopped_ranks},
+          {"resume", stopped.resume}};
 }
 json body(const Leave& leave) {
   return {{"signal", leave.signal}, {"reason", leave.reason}};
@@ -219,11 +228,9 @@ json body(const Beat&) {
 }
 
 Message parse(const json& object, const Join*) {
-  const json& hosts = field(object, "hosts_coordinator");
-  if (!hosts.is_boolean()) throw InvalidArgument("message field 'hosts_coordinator' is no boolean");
   return Join{.node = node_info(field(object, "node")),
               .terms = job_terms(field(object, "terms")),
-              .hosts_coordinator = hosts.get<bool>(),
+              .hosts_coordinator = flag(object, "hosts_coordinator"),
               .phase = static_cast<NodePhase>(
                   number<int>(object, "phase", 0, static_cast<int>(NodePhase::stopping))),
               .epoch = epoch_of(object),
@@ -241,7 +248,7 @@ Message parse(const json& object, const WorkersSucceeded*) {
   return WorkersSucceeded{epoch_of(object)};
 }
 Message parse(const json& object, const Stopped*) {
-  return Stopped{epoch_of(object), ranks(object, "stopped_ranks")};
+  return Stopped{epoch_of(object), ranks(object, "stopped_ranks"), flag(object, "resume")};
 }
 Message parse(const json& object, const Leave*) {
   return Leave{number<int>(object, "signal", 0, 64), text(object, "reason")};

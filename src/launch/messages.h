@@ -105,6 +105,7 @@ struct WorkersSucceeded {
 struct Stopped {
   Epoch epoch = 0;
   std::vector<int> stopped_ranks;  // which the launcher ended on purpose
+  bool resume = false;             // one of them ended with 75: saved, to be started again
 };
 /// The node goes, because of a signal (0: for another reason).
 struct Leave {

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "core/signal_names.h"
+#include "launch/descendants.h"
 #include "launch/failure_report.h"
 #include "launch/kill_descendants.h"
 #include "launch/wall_time.h"
@@ -38,7 +39,11 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
            .say = [this](const std::string& text) { note(text); },
            .idle = [this] { stop_if_over(); }})),
       store_(services.loop, plan,
-             [this](const std::string& text) { services_.console.warn(text); }),
+             {.say = [this](const std::string& text) { services_.console.warn(text); },
+              .log =
+                  [&pump = services.pump](const std::string& text) {
+                    pump.print(STDERR_FILENO, concat("lockstep: store: ", text, "\n"));
+                  }}),
       workers_(plan, {services.keeper, services.pump, services.layout, services.events,
                       services.directory.socket_path(), services.directory.path()}),
       hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()) {
@@ -50,6 +55,7 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
 
 NodeShell::~NodeShell() {
   services_.loop.cancel(timer_);
+  services_.loop.cancel(leftovers_poll_);
   services_.loop.unwatch(services_.signals.fd());
   if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
 }
@@ -173,10 +179,21 @@ void NodeShell::carry_out(const SignalWorkers& signal) {
   workers_.signal(signal.signal);
 }
 
-void NodeShell::carry_out(const EndLeftovers&) {
+void NodeShell::carry_out(const EndLeftovers& end) {
+  services_.loop.cancel(leftovers_poll_);
+  if (end.gently && !keeper_lost_) return await_leftovers();
   if (!keeper_lost_) return services_.keeper.kill_leftovers(++leftovers_request_);
   kill_all_descendants(std::chrono::seconds(5));
   post([this] { perform(agent_->on_all_gone(monotonic_now())); });
+}
+
+// There is no notice of a descendant's end, so this looks again until none is left.
+void NodeShell::await_leftovers() {
+  if (descendants_of(services_.keeper.pid()).empty()) {
+    return services_.keeper.kill_leftovers(++leftovers_request_);
+  }
+  leftovers_poll_ =
+      services_.loop.after(std::chrono::milliseconds(50), [this] { await_leftovers(); });
 }
 
 void NodeShell::carry_out(const AgentDone& done) {
@@ -222,7 +239,9 @@ void NodeShell::on_keeper() {
     } else if (const auto end = workers_.on(event)) {
       perform(agent_->on_worker_end(*end, now));
     } else if (const auto* gone = std::get_if<AllGone>(&event)) {
-      if (gone->request == leftovers_request_) perform(agent_->on_all_gone(now));
+      if (gone->request != leftovers_request_) continue;
+      store_.close();  // nothing of this epoch needs it any more
+      perform(agent_->on_all_gone(now));
     } else if (const auto* stuck = std::get_if<StuckProcesses>(&event)) {
       perform(agent_->on_stuck(describe_stuck(*stuck), now));
     } else if (const auto* lost = std::get_if<KeeperLost>(&event)) {

@@ -53,7 +53,7 @@ class NodeShell {
   void carry_out(const OpenStore& open);
   void carry_out(const StartWorkers& start);
   void carry_out(const SignalWorkers& signal);
-  void carry_out(const EndLeftovers&);
+  void carry_out(const EndLeftovers& end);
   void carry_out(const AgentSays& says);
   void carry_out(const AgentDone& done);
 
@@ -61,6 +61,7 @@ class NodeShell {
   void note(const std::string& text);
   void write_job(const Membership& membership);
   void on_keeper();
+  void await_leftovers();
   void on_keeper_lost(const std::string& how);
   void on_signal();
   void attempt(const std::function<void()>& action);
@@ -80,6 +81,7 @@ class NodeShell {
   Membership membership_;  // of the workers
   EventLoop::TimerId timer_{};
   std::uint64_t leftovers_request_ = 0;
+  EventLoop::TimerId leftovers_poll_{};
   bool keeper_lost_ = false;
   std::optional<Finish> finish_;
 };

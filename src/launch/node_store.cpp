@@ -12,9 +12,8 @@ constexpr std::chrono::seconds kPatience{20};
 
 }  // namespace
 
-NodeStore::NodeStore(EventLoop& loop, const JobPlan& plan,
-                     std::function<void(const std::string&)> say)
-    : loop_(loop), plan_(plan), say_(std::move(say)) {}
+NodeStore::NodeStore(EventLoop& loop, const JobPlan& plan, Callbacks callbacks)
+    : loop_(loop), plan_(plan), callbacks_(std::move(callbacks)) {}
 
 NodeStore::~NodeStore() {
   close();
@@ -27,8 +26,8 @@ int NodeStore::open(const Membership& membership) {
   UniqueFd listener = listen_on(plan_.store_address, plan_.store_port);
   // Rank 0 will listen there by itself, so the port cannot be held for it.
   if (!plan_.share_store && plan_.options.rdzv_backend != "static") return port_of(listener);
-  server_ =
-      std::make_unique<StoreServer>(StoreServerOptions{.listener = std::move(listener), .log = {}});
+  server_ = std::make_unique<StoreServer>(
+      StoreServerOptions{.listener = std::move(listener), .log = callbacks_.log});
   server_->new_keyspace(membership.epoch);
   std::vector<std::string> addresses;
   for (const NodePlace& node : membership.nodes) addresses.push_back(node.address);
@@ -57,7 +56,7 @@ void NodeStore::watch_arrivals() {
                membership_.world_size, missing->size() == 1 ? " has" : " have",
                " not joined the process group yet; others wait for it (process ", client.pid,
                " on ", client.address, " for key ", client.awaited_keys.front(), ")");
-    if (text != last_said_) say_(text);
+    if (text != last_said_) callbacks_.say(text);
     last_said_ = text;
     return;
   }

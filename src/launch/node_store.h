@@ -16,7 +16,12 @@ namespace lockstep {
 /// While ranks wait long for others that have not come, it says which.
 class NodeStore {
  public:
-  NodeStore(EventLoop& loop, const JobPlan& plan, std::function<void(const std::string&)> say);
+  struct Callbacks {
+    std::function<void(const std::string&)> say;
+    std::function<void(const std::string&)> log;  // from another thread: who was turned away
+  };
+
+  NodeStore(EventLoop& loop, const JobPlan& plan, Callbacks callbacks);
   ~NodeStore();
   NodeStore(const NodeStore&) = delete;
   NodeStore& operator=(const NodeStore&) = delete;
@@ -32,7 +37,7 @@ class NodeStore {
 
   EventLoop& loop_;
   const JobPlan& plan_;
-  std::function<void(const std::string&)> say_;
+  Callbacks callbacks_;
   std::unique_ptr<StoreServer> server_;
   Membership membership_;
   EventLoop::TimerId watch_{};

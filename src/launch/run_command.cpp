@@ -56,19 +56,20 @@ void print_report(const JobPlan& plan, const Finish& finish, const Console& cons
   console.print(to_text(report, {.colour = shows_colours(STDERR_FILENO, plan.environment)}));
   const auto own_error_file = plan.environment.get("TORCHELASTIC_ERROR_FILE");
   if (own_error_file && !own_error_file->empty()) {
-    write_durably(*own_error_file, error_file_for_parent(*report.first));
+    try {
+      write_durably(*own_error_file, error_file_for_parent(*report.first));
+    } catch (const SystemError& error) {
+      console.warn(error.what());  // the worker's exit code matters more
+    }
   }
 }
 
 // Events for machines: on standard output with --json, on standard error where torchrun's console
 // handler would write its own.
-std::function<void(const std::string&)> event_listener(const RunOptions& options) {
+std::function<void(const std::string&)> event_listener(const RunOptions& options, LogPump& pump) {
   const int fd = options.json ? STDOUT_FILENO : STDERR_FILENO;
   if (!options.json && options.event_log_handler != "console") return {};
-  return [fd](const std::string& line) {
-    const std::string text = line + "\n";
-    [[maybe_unused]] const ssize_t count = ::write(fd, text.data(), text.size());
-  };
+  return [fd, &pump](const std::string& line) { pump.print(fd, line + "\n"); };
 }
 
 int run_job(JobPlan& plan, Console& console) {
@@ -78,14 +79,14 @@ int run_job(JobPlan& plan, Console& console) {
   RunDirectory directory(
       {.path = plan.options.run_dir, .run_id = plan.options.rdzv_id, .host = plan.host},
       plan.environment);
+  LogPump pump;
   EventLog events({.path = directory.events_path(),
                    .host = plan.host,
-                   .listener = event_listener(plan.options),
+                   .listener = event_listener(plan.options, pump),
                    .warn = [&](const std::string& text) { console.warn(text); }});
   LogLayout layout({.log_dir = plan.options.log_dir,
                     .run_directory = directory.path(),
                     .run_id = plan.options.rdzv_id});
-  LogPump pump;
   console.set_sink([&](std::string text) { pump.print(STDERR_FILENO, std::move(text)); });
   EventLoop loop;
   Finish finish;
@@ -100,7 +101,13 @@ int run_job(JobPlan& plan, Console& console) {
                            .directory = directory});
     finish = shell.run();
   }
-  pump.drain_all(std::chrono::seconds(2));
+  if (finish.code != 0) {
+    events.write(
+        {.kind = "failure", .fields = {{"report", RawJson{to_json(report_of(plan, finish))}}}});
+  }
+  // As long as a slow reader takes, as without us; a signal ends the wait.
+  while (!pump.drain_all(std::chrono::milliseconds(200)) && !signals.next()) {
+  }
   console.set_sink({});
   if (finish.code != 0) print_report(plan, finish, console);
   directory.finish(finish.code == 0);

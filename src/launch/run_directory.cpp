@@ -141,8 +141,12 @@ RunDirectory::RunDirectory(const RunDirectoryOptions& options, const Environment
       make_directories(path_);
       lock_ = try_lock(path_);
     }
-    link_ = make_unique_directory(make_place_of_user(temporary), name);
-    fs::create_directory_symlink(path_, link_ + kLink);
+    try {
+      link_ = make_unique_directory(make_place_of_user(temporary), name);
+      fs::create_directory_symlink(path_, link_ + kLink);
+    } catch (const std::exception&) {
+      // It is only how `lockstep stack` finds the job.
+    }
   }
   choose_socket_path(environment);
 }

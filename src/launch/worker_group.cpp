@@ -45,7 +45,7 @@ void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
   // They would go by the machine's name, which often stands for another network or for loopback.
   if (!plan_.interface.empty()) {
     spec.environment.emplace("GLOO_SOCKET_IFNAME", plan_.interface);
-    spec.environment.emplace("NCCL_SOCKET_IFNAME", plan_.interface);
+    spec.environment.emplace("NCCL_SOCKET_IFNAME", "=" + plan_.interface);  // not as a prefix
   }
   if (!plan_.cpus.empty()) {
     const CpuSet& cpus = plan_.cpus[static_cast<std::size_t>(local_rank)];

@@ -289,7 +289,9 @@ RANKS_TEST(Shm, one_rank_that_does_not_want_it_decides_for_all, 3) {
 RANKS_TEST(Shm, a_segment_that_does_not_fit_means_tcp, 2) {
   World world = init();
   const rlimit small{.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};
-  if (world.rank() == 0) ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  if (world.rank() == 0) {
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
   expect_mean_over_tcp(world);
   const rlimit none{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);

@@ -57,7 +57,9 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST(LinkSession, carries_messages_both_ways_after_the_handshake) {
   Ends ends = established();
-  const auto at_server = ends.server.receive(ends.client.seal("one") + ends.client.seal(""));
+  std::string bytes = ends.client.seal("one");
+  bytes += ends.client.seal("");  // a second statement: the two are numbered in this order
+  const auto at_server = ends.server.receive(bytes);
   EXPECT_EQ(at_server.messages, (std::vector<std::string>{"one", ""}));
   EXPECT_TRUE(at_server.established);
   const std::string largest(LinkSession::kMaxMessageBytes, 'x');

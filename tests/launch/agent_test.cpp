@@ -142,6 +142,38 @@ TEST(Agent, AStopGivesWorkersTheirGraceThenKillsThem) {
   EXPECT_TRUE(node.sent<WorkerFailed>().empty()) << "they were stopped on purpose";
 }
 
+TEST(Agent, WhatAWorkerHasStartedGetsTheRestOfTheGracePeriodToo) {
+  AgentDriver node;
+  node.options().grace = 5s;
+  node.run_workers(1);
+  node.hear(Stop{1, SIGTERM, ""});
+  node.end_worker(0, 143);  // a shell, say, whose program is still saving
+  ASSERT_EQ(node.asked<EndLeftovers>().size(), 1u);
+  EXPECT_TRUE(node.asked<EndLeftovers>()[0].gently);
+  node.pass(5500ms, true);
+  ASSERT_EQ(node.asked<EndLeftovers>().size(), 2u);
+  EXPECT_FALSE(node.asked<EndLeftovers>()[1].gently);
+}
+
+TEST(Agent, ExitCode75OfAWorkerThatWasStoppedIsPassedOn) {
+  AgentDriver node;
+  node.run_workers(1);
+  node.signal(SIGTERM);
+  node.end_worker(0, 75);
+  node.all_gone();
+  EXPECT_TRUE(node.sent<Stopped>().back().resume);
+  EXPECT_EQ(node.finish()->code, 75);
+}
+
+TEST(Agent, StandingStillIsNotTakenForTheCoordinatorsSilence) {
+  AgentDriver node;
+  node.run_workers(1);
+  node.jump(60s);
+  EXPECT_TRUE(signals_of(node).empty());
+  node.pass(8s, false);
+  EXPECT_EQ(signals_of(node), std::vector<int>{SIGTERM});
+}
+
 TEST(Agent, AStopWhilePreparedIsAnsweredToo) {
   AgentDriver node;
   node.connect();
@@ -323,11 +355,15 @@ TEST(Agent, ASignalAfterTheEndWasDecidedDoesNotChangeIt) {
   EXPECT_EQ(node.finish()->code, 0);
 }
 
-TEST(Agent, ProcessesThatCannotBeKilledEndTheNodeWithTheirName) {
+TEST(Agent, ProcessesThatCannotBeKilledAreNamedAndAfterAMinuteEndTheNode) {
   AgentDriver node;
   node.run_workers(1);
   node.hear(Stop{1, SIGTERM, ""});
   node.stuck();
+  EXPECT_EQ(node.asked<AgentSays>().back().text, "worker 7 cannot be killed");
+  node.pass(55s, true);
+  EXPECT_FALSE(node.finish());
+  node.pass(6s, true);
   EXPECT_EQ(node.sent<Leave>().back().reason, "worker 7 cannot be killed");
   EXPECT_EQ(node.finish()->reason, "worker 7 cannot be killed");
   EXPECT_EQ(node.finish()->code, 1);

@@ -77,6 +77,24 @@ class Endings(RunTest):
         self.assertEqual(code, 9)
         self.assertIn("message", json.loads(mine.read_text()))
 
+    def test_an_error_file_that_cannot_be_written_does_not_change_the_code(self):
+        code, _, err = run(self.shell("exit 9"), env={"TORCHELASTIC_ERROR_FILE": "/nonexistent/x"})
+        self.assertEqual(code, 9)
+        self.assertIn("/nonexistent/x", err)
+
+    def test_json_events_tell_of_the_failure(self):
+        code, out, _ = run(["--json", *self.shell("echo text; exit 4")])
+        self.assertEqual(code, 4)
+        events = {event["kind"]: event for event in map(json.loads, out.splitlines())}
+        self.assertEqual(events["job_end"]["exit_code"], 4)
+        self.assertEqual(events["failure"]["report"]["first"]["rank"], 0)
+
+    def test_a_reader_that_comes_late_misses_nothing(self):
+        job = Job(self.shell("seq 1 50000 >&2; echo written"))
+        job.process.stdout.readline()
+        code, _, err = job.end()
+        self.assertEqual((code, err.splitlines()), (0, [str(n) for n in range(1, 50001)]))
+
     def test_what_was_stopped_on_purpose_is_not_a_failure(self):
         text = 'if [ $RANK = 0 ]; then exit 5; else sleep 1000; fi'
         code, _, err = run(["--nproc-per-node", "3", *self.shell(text)])
@@ -131,6 +149,28 @@ class Signals(RunTest):
         code, out, err = job.end()
         self.assertEqual(code, 128 + signal.SIGTERM, err)
         self.assertEqual(out.count("saved"), 2)
+
+    def test_what_a_wrapper_script_runs_has_the_time_to_save_too(self):
+        saver = self.script(
+            """
+            trap 'sleep 0.5; echo saved; exit 0' TERM
+            echo ready
+            while :; do sleep 0.01; done
+            """,
+            "saver.sh",
+        )
+        job = Job(self.shell(f"sh {saver}; true"))
+        job.wait_for_line("ready")
+        job.process.send_signal(signal.SIGTERM)
+        code, out, _ = job.end()
+        self.assertEqual((code, out), (128 + signal.SIGTERM, "ready\nsaved\n"))
+
+    def test_saved_and_to_be_resumed_is_what_a_stopped_job_says(self):
+        text = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done"
+        job = Job(["--max-restarts", "2", "--nproc-per-node", "2", *self.shell(text)])
+        job.wait_for_line("ready", 2)
+        job.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.end()[0], 75)
 
     def test_the_grace_period_ends_in_sigkill(self):
         text = "trap '' TERM; echo ready; while :; do sleep 0.01; done"

@@ -187,6 +187,12 @@ class AgentDriver {
     }
   }
 
+  /// The process stands still for a while.
+  void jump(Time time) {
+    now_ += time;
+    perform(agent().on_time(now_));
+  }
+
   Membership membership(Epoch epoch, int group_rank = 1) const {
     const int workers = options_.self.workers;
     return {.epoch = epoch,

@@ -191,8 +191,8 @@ void Machine::carry_out(const AgentAction& action) {
     start_workers(*start);
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     signal_workers(signal->signal);
-  } else if (std::get_if<EndLeftovers>(&action)) {
-    end_leftovers();
+  } else if (const auto* end = std::get_if<EndLeftovers>(&action)) {
+    end_leftovers(end->gently);
   } else if (const auto* says = std::get_if<AgentSays>(&action)) {
     shared_.trace.note(shared_.queue.now(), id_, "says", says->text);
   } else if (const auto* done = std::get_if<AgentDone>(&action)) {

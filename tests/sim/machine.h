@@ -87,7 +87,7 @@ class Machine {
   void start_worker(Epoch epoch, int local_rank);
   void signal_workers(int number);
   void end_process(int number, int code);
-  void end_leftovers();
+  void end_leftovers(bool gently);
   void arm_agent();
   void arm_coordinator();
   void check();
@@ -108,6 +108,7 @@ class Machine {
   std::uint64_t attempt_ = 0;
   std::uint64_t agent_timer_ = 0;
   std::uint64_t coordinator_timer_ = 0;
+  int leftovers_request_ = 0;
   int next_process_ = 1;
   std::vector<Process> processes_;
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator

@@ -132,12 +132,24 @@ void Machine::end_process(int number, int code) {
   });
 }
 
-void Machine::end_leftovers() {
-  later(shared_.random.between(10us, 100ms), [this] {
-    if (finish_) return;
-    std::erase_if(processes_, [](const Process& process) { return !process.stuck; });
+// What is waited for gently ends by itself, sometime; the ends of workers come before the answer.
+void Machine::end_leftovers(bool gently) {
+  const Time delay =
+      gently ? shared_.random.between(1ms, 10s) : shared_.random.between(10us, 100ms);
+  later(delay, [this, request = ++leftovers_request_] {
+    if (finish_ || request != leftovers_request_) return;
+    if (std::ranges::any_of(processes_, &Process::stuck)) return;
+    std::vector<int> workers;
+    for (const Process& process : processes_) {
+      if (process.worker) workers.push_back(process.number);
+    }
+    for (const int number : workers) end_process(number, 128 + SIGKILL);
+    processes_.clear();
     count_processes();
-    report("nobody is left", [&](Agent& agent) { return agent.on_all_gone(local_now()); });
+    later(10ms, [this, request] {
+      if (finish_ || request != leftovers_request_) return;
+      report("nobody is left", [&](Agent& agent) { return agent.on_all_gone(local_now()); });
+    });
   });
 }
 

@@ -93,12 +93,13 @@ mutation(silence_counted_from_the_break agent.cpp
   [[apart_since_ = heard_;  // a connection may have been dead for a while before it broke]]
   [[apart_since_ = now;]])
 mutation(never_killed agent.cpp
-  [[actions_.push_back(SignalWorkers{SIGKILL});]]
+  [[if (kill_at_ && now >= *kill_at_) kill_now();]]
   [[]])
 mutation(second_signal_waits agent.cpp
   [[kill_now();
-    if (awaits_end_) send(Leave{signal, ending_->reason});  // nor shall the coordinator wait]]
+    if (awaits_end_) send(Leave{signal, ending_->reason});  // nor shall the coordinator wait
+    if (stop_signals_ > 2 && ending_) finish(*ending_);     // nor for what cannot be killed]]
   [[]])
 mutation(leftovers_forgotten agent.cpp
-  [[actions_.push_back(EndLeftovers{});]]
+  [[actions_.push_back(EndLeftovers{.gently = signalled_});]]
   [[all_stopped();]])

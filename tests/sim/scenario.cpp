@@ -93,7 +93,7 @@ Scenario make_scenario(std::uint64_t seed) {
   if (random.percent(85))
     scenario.fault_gap = random.percent(50) ? random.between(100ms, 2s) : random.between(2s, 15s);
   if (scenario.fault_gap != Time(0) && random.percent(50)) {
-    scenario.losing_percent = random.between(1, 15);
+    scenario.losing_percent = random.percent(30) ? random.between(15, 40) : random.between(1, 15);
   }
   if (random.percent(50)) scenario.repeating_percent = random.between(1, 30);
   scenario.faults_end = random.between(45s, 150s);
