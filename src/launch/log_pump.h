@@ -40,9 +40,9 @@ struct LogPumpOptions {
 /// Reads what workers write and puts it into files and on the console, in a thread of its own.
 ///
 /// On the console lines of different workers are never mixed. Text without a newline is held back
-/// until its newline comes, the stream ends, or it grows beyond 64 KiB; where the console is a
-/// terminal also no longer than `hold_partial`, so that progress bars move. ConsoleLines says how
-/// such an open line is kept apart from others.
+/// until its newline comes, the stream ends, it grows beyond 64 KiB, or `hold_partial` has passed
+/// (ten times that where the console is no terminal), so that progress bars move and the last words
+/// before a hang are seen. ConsoleLines says how such an open line is kept apart from others.
 ///
 /// A console that does not read holds up nothing but itself: up to 1 MiB is queued. Then workers
 /// whose output has no file wait in their own writes, as they would without us. For those that have

@@ -11,6 +11,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kLongestHeld = 64 << 10;
+constexpr int kPatienceWithFiles = 10;
 constexpr int kMostReads = 1024;  // more than a pipe can hold: someone goes on writing
 
 }  // namespace
@@ -91,10 +92,9 @@ void PumpedStream::hold_or_show(std::string_view text) {
 }
 
 PumpedStream::Clock::time_point PumpedStream::show_at(std::chrono::milliseconds hold) const {
-  if (held_.empty() || parts_.console == nullptr || !parts_.console->is_terminal) {
-    return Clock::time_point::max();
-  }
-  return held_since_ + hold;
+  if (held_.empty() || parts_.console == nullptr) return Clock::time_point::max();
+  // Nobody watches a file as closely as a terminal, and a line is whole more often after a while.
+  return held_since_ + (parts_.console->is_terminal ? hold : kPatienceWithFiles * hold);
 }
 
 void PumpedStream::show_held() {

@@ -95,6 +95,12 @@ class Endings(RunTest):
         code, _, err = job.end()
         self.assertEqual((code, err.splitlines()), (0, [str(n) for n in range(1, 50001)]))
 
+    def test_progress_without_newlines_is_seen_while_the_job_runs(self):
+        job = Job(self.shell("trap 'exit 0' USR1; printf '50 %%' >&2; while :; do sleep 0.01; done"))
+        job.wait_for_error("50 %")
+        job.process.send_signal(signal.SIGUSR1)
+        self.assertEqual(job.end()[0], 0)
+
     def test_what_was_stopped_on_purpose_is_not_a_failure(self):
         text = 'if [ $RANK = 0 ]; then exit 5; else sleep 1000; fi'
         code, _, err = run(["--nproc-per-node", "3", *self.shell(text)])
