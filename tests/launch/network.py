@@ -2,6 +2,7 @@
 can be pulled. Needs root and iproute2."""
 
 import os
+import shutil
 import subprocess
 
 
@@ -20,6 +21,10 @@ class Network:
         except BaseException:
             self.close()
             raise
+
+    @staticmethod
+    def possible():
+        return os.geteuid() == 0 and shutil.which("ip") is not None
 
     def _build(self):
         self._add(self.switch)

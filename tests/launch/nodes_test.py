@@ -21,6 +21,8 @@ class NodesTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
+        if not Network.possible():
+            raise unittest.SkipTest("network namespaces need root and iproute2")
         cls.network = Network(cls.nodes)
         cls.addClassCleanup(cls.network.close)
 
