@@ -6,8 +6,10 @@ Usage: training_test.py LOCKSTEP PYTHON-WITH-TORCH TOY_TRAINER
 import json
 import pathlib
 import re
+import signal
 import sys
 import tempfile
+import textwrap
 import unittest
 
 from launcher import run, set_launcher
@@ -48,6 +50,23 @@ class Training(unittest.TestCase):
         undisturbed = self.tutorial(2)
         restarted = self.tutorial(2, "--max-restarts", "1", env={"FAIL_IN_EPOCH": "1"})
         self.assertEqual(undisturbed, restarted)
+
+    def test_a_rank_killed_while_others_wait_in_a_collective_is_the_one_reported(self):
+        worker = self.folder / "killed.py"
+        worker.write_text(textwrap.dedent("""
+            import os, signal, torch
+            import torch.distributed as dist
+            dist.init_process_group("gloo")
+            dist.barrier()
+            if dist.get_rank() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(torch.ones(1))
+            signal.pause()
+            """))
+        code, _, err = run(["--nproc-per-node", "3", str(worker)], env={"PYTHON_EXEC": PYTHON})
+        self.assertEqual(code, 128 + signal.SIGKILL, err)
+        self.assertIn("First failure: rank 2", err)
+        self.assertIn("SIGKILL", err)
 
     def toy(self, ranks, *options, env=None, program=(TOY_TRAINER, "2")):
         code, out, err = run(["--nproc-per-node", str(ranks), *options, *program], env=env)
