@@ -19,7 +19,9 @@ std::string concat(const Parts&... parts) {
 }
 
 /// Messages of other libraries go on with stack traces after the first line.
-inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+inline std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
 
 /// Root of everything this library throws on purpose.
 class Error : public std::runtime_error {

@@ -88,7 +88,7 @@ concept HoldsNoTensor = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_
     std::is_same_v<T, std::nullopt_t> || std::convertible_to<const T&, std::string_view>;
 
 template <typename T>
-concept PointerLike = !HoldsNoTensor<T> && requires(T& value) {
+concept PointerLike = !HoldsNoTensor<T> && requires(T & value) {
   *value;
   static_cast<bool>(value);
   requires !std::is_function_v<std::remove_reference_t<decltype(*value)>>;  // a lambda
@@ -96,8 +96,7 @@ concept PointerLike = !HoldsNoTensor<T> && requires(T& value) {
 
 // A path's elements are paths: such a range has no bottom.
 template <typename T>
-concept ProperRange =
-    std::ranges::range<T> &&
+concept ProperRange = std::ranges::range<T> &&
     !std::is_same_v<std::remove_cv_t<T>, std::remove_cvref_t<std::ranges::range_reference_t<T>>>;
 
 template <typename T>

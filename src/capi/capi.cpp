@@ -210,8 +210,7 @@ lockstep_status lockstep_barrier(lockstep_world* world) {
 
 lockstep_status lockstep_all_reduce(lockstep_world* world, lockstep_tensor* tensor,
                                     lockstep_reduce_op op) {
-  return guarded(
-      [&] { group_of(world).all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
+  return guarded([&] { group_of(world).all_reduce(tensor_of(tensor), {.op = reduce_op(op)}); });
 }
 
 lockstep_status lockstep_broadcast(lockstep_world* world, lockstep_tensor* tensor, int root) {
@@ -244,8 +243,7 @@ lockstep_status lockstep_ddp_create(lockstep_world* world, lockstep_tensor* cons
         .gradient_as_bucket_view = options.gradient_as_bucket_view != 0,
         .reduction = options.native_reduction ? Reduction::native : Reduction::automatic};
     if (options.bucket_cap_mb != 0) engine_options.bucket_cap_mb = options.bucket_cap_mb;
-    *ddp = new lockstep_ddp{
-        DataParallelEngine(group_of(world), std::move(named), engine_options)};
+    *ddp = new lockstep_ddp{DataParallelEngine(group_of(world), std::move(named), engine_options)};
   });
 }
 

@@ -74,7 +74,8 @@ ArrivalReporter::ArrivalReporter(const Arrival& arrival, int rank)
             const auto missing = arrival.on_own_connection().missing();
             if (missing.empty()) continue;
             std::fprintf(stderr, "lockstep: rank %d: waiting for %s (%.0f s)\n", rank,
-                         list_ranks(missing).c_str(), std::chrono::duration<double>(waited).count());
+                         list_ranks(missing).c_str(),
+                         std::chrono::duration<double>(waited).count());
           } catch (const std::exception&) {
             return;  // the store is gone; whoever waits on it will say so
           }

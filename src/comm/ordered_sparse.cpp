@@ -38,7 +38,8 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
   GroupImpl& group = *group_;
   group.guard->check_usable("all_reduce");
   if (!gloo_) {
-    throw InvalidArgument("ordered reduction of sparse gradients needs gloo; use Reduction::native");
+    throw InvalidArgument(
+        "ordered reduction of sparse gradients needs gloo; use Reduction::native");
   }
   const int tag = next_tag();
   const GroupGuard::InFlight in_flight(*group.guard);
@@ -49,8 +50,8 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
     at::Tensor own_count = at::empty({1}, at::kLong);
     *own_count.mutable_data_ptr<std::int64_t>() = own_values.size(0);
 
-    const auto counts =
-        exchange(group, Messages(gloo_, tag), own_count, [](int) { return at::empty({1}, at::kLong); });
+    const auto counts = exchange(group, Messages(gloo_, tag), own_count,
+                                 [](int) { return at::empty({1}, at::kLong); });
     const auto count_of = [&](int rank) { return *counts[rank].const_data_ptr<std::int64_t>(); };
     const auto indices = exchange(group, Messages(gloo_, tag), own_indices, [&](int rank) {
       return at::empty({own_indices.size(0), count_of(rank)}, own_indices.options());
@@ -69,7 +70,8 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
         at::unique_dim(at::cat(indices, 1), 1, /*sorted=*/true, /*return_inverse=*/true);
     auto sizes = own_values.sizes().vec();
     sizes[0] = rows.size(1);
-    const bool narrow = own_values.scalar_type() == at::kBFloat16 || own_values.scalar_type() == at::kHalf;
+    const bool narrow =
+        own_values.scalar_type() == at::kBFloat16 || own_values.scalar_type() == at::kHalf;
     const auto sum_type = narrow ? at::kFloat : own_values.scalar_type();
     at::Tensor sum = at::zeros(sizes, own_values.options().dtype(sum_type));
     std::int64_t offset = 0;

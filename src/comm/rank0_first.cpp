@@ -36,7 +36,7 @@ void first_then_others(World& world, bool first, const std::string& key, int fir
       word = store.get_to_str(key);
     } catch (const std::exception& error) {
       // A dead first rank must not be waited for; a slow one must.
-            const std::string text = error.what();
+      const std::string text = error.what();
       const bool slow = text.find("imeout") != std::string::npos;
       if (slow && !group.peers->has_ended(first_rank)) continue;
       throw PeerLost(concat("rank ", world.rank(), ": rank0_first: lost rank ", first_rank,

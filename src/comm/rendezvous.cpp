@@ -118,7 +118,8 @@ bool on_one_machine(const RankEnvironment& place, const Url& url, const InitOpti
   if (place.world_size == 1) return true;
   if (!options.store && is_loopback(url.host.empty() ? place.master_addr : url.host)) return true;
   const bool stated = place.launcher != Launcher::torchrun && place.launcher != Launcher::none;
-  return (stated || environment.has("LOCAL_WORLD_SIZE")) && place.local_world_size == place.world_size;
+  return (stated || environment.has("LOCAL_WORLD_SIZE")) &&
+         place.local_world_size == place.world_size;
 }
 
 void check_place(const RankEnvironment& place) {

@@ -134,12 +134,11 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     }
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw PeerLost(
-        concat("rank ", group.global_ranks[group.rank],
-               ": monitored_barrier: the store is gone: ", first_line(text)),
-        {.rank = group.global_ranks[group.rank],
-         .peers = group.peers->find_dead(group.global_ranks),
-         .operation = "monitored_barrier"});
+    throw PeerLost(concat("rank ", group.global_ranks[group.rank],
+                          ": monitored_barrier: the store is gone: ", first_line(text)),
+                   {.rank = group.global_ranks[group.rank],
+                    .peers = group.peers->find_dead(group.global_ranks),
+                    .operation = "monitored_barrier"});
   }
   if (absent.empty()) return;
   throw Timeout(

@@ -92,8 +92,8 @@ std::vector<Subprocess> start_all(int nprocs, int port, const ErrorFolder& error
   return processes;
 }
 
-// The first of those that have failed: a rank that was killed comes before those that report it, and
-// of those that left a record, the one that left it first.
+// The first of those that have failed: a rank that was killed comes before those that report it,
+// and of those that left a record, the one that left it first.
 std::optional<int> first_failure(std::vector<Subprocess>& processes, const ErrorFolder& errors) {
   std::optional<int> first;
   auto first_time = fs::file_time_type::max();
@@ -117,7 +117,8 @@ std::optional<int> wait_for_all(std::vector<Subprocess>& processes, const ErrorF
     if (const auto failed = first_failure(processes, errors)) return failed;
     std::vector<pollfd> watched;
     for (auto& process : processes) {
-      if (!process.status()) watched.push_back({.fd = process.pidfd(), .events = POLLIN, .revents = 0});
+      if (!process.status())
+        watched.push_back({.fd = process.pidfd(), .events = POLLIN, .revents = 0});
     }
     if (watched.empty()) return std::nullopt;
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) throw_errno("spawn: poll");

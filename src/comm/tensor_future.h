@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue_inl.h>
 
 namespace lockstep {
 

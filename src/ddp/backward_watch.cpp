@@ -117,8 +117,8 @@ void DataParallelEngine::Impl::check_finished() {
     std::vector<std::string> unused;
     for (std::size_t index : indices_in(error.what())) unused.push_back(names.at(index));
     if (unused.empty()) {
-      throw Error(concat("rank ", group->global_ranks[group->rank], ": backward: ",
-                         first_line(error.what())));
+      throw Error(concat("rank ", group->global_ranks[group->rank],
+                         ": backward: ", first_line(error.what())));
     }
     std::string list;
     for (const auto& name : unused) list += (list.empty() ? "" : ", ") + name;

@@ -156,7 +156,8 @@ Reduction DataParallelEngine::Impl::chosen_reduction() const {
   const bool mixed = !all_ranks_are_lockstep();
   if (options.reduction == Reduction::ordered && mixed) {
     throw InvalidArgument(
-        "DistributedDataParallel: Reduction::ordered needs lockstep on every rank; a rank of another "
+        "DistributedDataParallel: Reduction::ordered needs lockstep on every rank; a rank of "
+        "another "
         "language knows only the native one");
   }
   if (options.reduction != Reduction::automatic) return options.reduction;

@@ -18,7 +18,8 @@ std::string describe(const std::string& kind, const std::string& name, const at:
 }  // namespace
 
 bool DataParallelEngine::Impl::all_ranks_are_lockstep() const {
-  return std::ranges::all_of(group->global_ranks, [&](int rank) { return group->peers->knows(rank); });
+  return std::ranges::all_of(group->global_ranks,
+                             [&](int rank) { return group->peers->knows(rank); });
 }
 
 // A line for everything that must be the same on every rank.
@@ -66,8 +67,8 @@ void DataParallelEngine::Impl::verify_across_ranks() {
     for (std::size_t i = 0; i < std::max(all[0].size(), all[rank].size()); ++i) {
       if (line(all[0], i) == line(all[rank], i)) continue;
       throw InvalidArgument(concat("DistributedDataParallel: the ranks differ: ", line(all[0], i),
-                                   " on rank ", group->global_ranks[0], " and ",
-                                   line(all[rank], i), " on rank ", group->global_ranks[rank]));
+                                   " on rank ", group->global_ranks[0], " and ", line(all[rank], i),
+                                   " on rank ", group->global_ranks[rank]));
     }
   }
 }

@@ -76,8 +76,8 @@ void EventLoop::run_once(std::chrono::milliseconds limit) {
 std::chrono::milliseconds EventLoop::until_next_timer(std::chrono::milliseconds limit) const {
   if (timers_.empty()) return limit;
   // Rounded up: waking early would only turn the loop once more.
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first -
-                                                                 Clock::now());
+  const auto wait =
+      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
   return std::clamp(wait, std::chrono::milliseconds(0), limit);
 }
 

@@ -128,8 +128,9 @@ TEST(Subprocess, a_program_that_is_nowhere_is_named_and_leaves_nothing_behind) {
 TEST(Subprocess, a_file_that_is_no_program_is_refused_by_exec_and_named) {
   const TemporaryFolder folder;
   std::ofstream(folder / "data") << "\x7f not a program";
-  EXPECT_EQ(error_of({.argv = {folder / "data"}}),
-            "cannot start '" + (folder / "data") + "': Permission denied (the file is not executable)");
+  EXPECT_EQ(
+      error_of({.argv = {folder / "data"}}),
+      "cannot start '" + (folder / "data") + "': Permission denied (the file is not executable)");
   ASSERT_EQ(::chmod((folder / "data").c_str(), 0700), 0);
   EXPECT_EQ(error_of({.argv = {folder / "data"}}),
             "cannot start '" + (folder / "data") +

@@ -116,7 +116,8 @@ RANKS_TEST(Ddp, options_that_differ_are_refused_instead_of_hanging, 2) {
     DistributedDataParallel ddp(world, model, {.find_unused_parameters = world.rank() == 1});
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("find_unused_parameters 0 on rank 0"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("find_unused_parameters 0 on rank 0"),
+              std::string::npos)
         << error.what();
   }
 }
@@ -284,8 +285,10 @@ RANKS_TEST(Ddp, models_that_differ_are_refused_on_every_rank_with_the_difference
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("parameter weight [2, 4] Float on rank 0 and parameter weight [2, 5] Float on rank 1"),
-              std::string::npos)
+    EXPECT_NE(
+        text.find(
+            "parameter weight [2, 4] Float on rank 0 and parameter weight [2, 5] Float on rank 1"),
+        std::string::npos)
         << text;
   }
   try {
@@ -295,7 +298,8 @@ RANKS_TEST(Ddp, models_that_differ_are_refused_on_every_rank_with_the_difference
     ADD_FAILURE() << "accepted";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("and parameter 1.weight [2, 2] Float on rank 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("and parameter 1.weight [2, 2] Float on rank 1"), std::string::npos)
+        << text;
   }
 }
 

@@ -78,9 +78,7 @@ struct Branches : torch::nn::Module {
 };
 
 struct FirstOfTwo : torch::nn::Module {
-  FirstOfTwo() {
-    register_module("layers", layers);
-  }
+  FirstOfTwo() { register_module("layers", layers); }
   at::Tensor forward(const at::Tensor& x) { return layers[0]->as<torch::nn::Linear>()->forward(x); }
   torch::nn::Sequential layers{torch::nn::Linear(2, 2), torch::nn::Linear(2, 2)};
 };

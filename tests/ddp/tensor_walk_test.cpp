@@ -80,8 +80,8 @@ TEST(TensorWalk, passes_over_what_it_cannot_look_into_where_that_is_allowed) {
   struct Large {
     int a, b, c, d, e, f, g, h, i;
   };
-  const auto arguments = std::make_tuple(kOne, std::make_unique<int>(3), [] {},
-                                         std::filesystem::path("/a/b"), Large{});
+  const auto arguments = std::make_tuple(
+      kOne, std::make_unique<int>(3), [] {}, std::filesystem::path("/a/b"), Large{});
   lockstep::detail::walk_tensors<false>(arguments, visit);
   EXPECT_EQ(found, 1);
 }
