@@ -216,7 +216,7 @@ void Agent::handle(const Finish& finish_message) {
 
 void Agent::end_with(const Finish& ending) {
   ending_ = ending;
-  awaits_end_ = false;
+  awaits_end_ = leaves_by_signal_ = false;
   if (phase_ == NodePhase::idle) return finish(ending);
   if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
 }
@@ -343,6 +343,7 @@ void Agent::leave(int signal, const std::string& reason) {
                    .reason = reason,
                    .failures = failures_,
                    .stopped_ranks = {}};
+  leaves_by_signal_ = signal != 0;
   send(Leave{signal, reason});
   // The coordinator on this node will say how the job ended; one elsewhere says nothing more.
   awaits_end_ = options_.hosts_coordinator && connected_;
@@ -356,9 +357,9 @@ void Agent::leave(int signal, const std::string& reason) {
 void Agent::finish(const Finish& finish_message) {
   done_ = true;
   actions_.push_back(AgentDone{finish_message});
-  // Of a node that a signal ended; the coordinator has said so for the job.
+  // Of a node that a signal ended. Where the coordinator says how the job ended, that counts.
   auto& code = std::get<AgentDone>(actions_.back()).finish.code;
-  if (resume_ && code > 128 && !options_.hosts_coordinator) code = kResumeCode;
+  if (resume_ && leaves_by_signal_) code = kResumeCode;
 }
 
 bool Agent::any_running() const {

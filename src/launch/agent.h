@@ -160,8 +160,9 @@ class Agent {
   bool leftovers_asked_ = false;
   Epoch stopped_through_ = 0;  // what the coordinator wants to hear about
   int stop_signals_ = 0;
-  std::optional<Finish> ending_;  // decided; carried out when no worker is left
-  bool awaits_end_ = false;       // the coordinator will say more about it
+  std::optional<Finish> ending_;   // decided; carried out when no worker is left
+  bool leaves_by_signal_ = false;  // that is why it ends
+  bool awaits_end_ = false;        // the coordinator will say more about it
   bool done_ = false;
   Time now_{0};
   Actions actions_;
