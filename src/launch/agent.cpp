@@ -8,14 +8,8 @@
 namespace lockstep {
 namespace {
 
-// "Saved; start me again."
-constexpr int kResumeCode = 75;
 // For processes that wait in the kernel, or take long to give their memory back.
 constexpr Time kStuckPatience = std::chrono::seconds(60);
-
-std::int64_t seconds(Time duration) {
-  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
-}
 
 }  // namespace
 
@@ -122,12 +116,12 @@ void Agent::lost_touch() {
   const bool may_return = options_.terms.elastic() || options_.terms.max_restarts > 0;
   const Time limit = had_epoch && !may_return ? options_.beat_limit : options_.join_timeout;
   if (apart > limit) {
-    ending_ = Finish{
-        .code = 1,
-        .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",
-                         options_.coordinator, " for ", seconds(apart), " s: ", apart_reason_),
-        .failures = failures_,
-        .stopped_ranks = {}};
+    ending_ = Finish{.code = 1,
+                     .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",
+                                      options_.coordinator, " for ", whole_seconds(apart),
+                                      " s: ", apart_reason_),
+                     .failures = failures_,
+                     .stopped_ranks = {}};
     if (phase_ == NodePhase::idle) return finish(*ending_);
     if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
     return;
@@ -135,8 +129,8 @@ void Agent::lost_touch() {
   if (now_ >= next_status_) {
     next_status_ = now_ + options_.status_interval;
     actions_.push_back(AgentSays{concat("waiting for the coordinator at ", options_.coordinator,
-                                        " for ", seconds(apart), " s: ", apart_reason_,
-                                        "; giving up in ", seconds(limit - apart), " s")});
+                                        " for ", whole_seconds(apart), " s: ", apart_reason_,
+                                        "; giving up in ", whole_seconds(limit - apart), " s")});
   }
 }
 

@@ -10,8 +10,6 @@
 namespace lockstep {
 namespace {
 
-// "Saved; start me again": the program's own word, which a restart here would overrule.
-constexpr int kResumeCode = 75;
 // For nodes that have lost their connection to come back and hear the end.
 constexpr Time kLinger = std::chrono::seconds(5);
 
@@ -369,9 +367,7 @@ void Coordinator::check_silence() {
     if (node.hosts_coordinator && node.link) continue;
     if (node.link && now_ - node.heard > options_.beat_limit) {
       lost.emplace_back(
-          id, concat("nothing was heard of it for ",
-                     std::chrono::duration_cast<std::chrono::seconds>(now_ - node.heard).count(),
-                     " s"));
+          id, concat("nothing was heard of it for ", whole_seconds(now_ - node.heard), " s"));
     } else if (!node.link && now_ - node.disconnected > options_.reconnect_limit) {
       lost.emplace_back(id, node.disconnect_reason);
     }

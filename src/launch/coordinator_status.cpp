@@ -9,10 +9,6 @@
 namespace lockstep {
 namespace {
 
-std::int64_t seconds(Time duration) {
-  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
-}
-
 // Schedulers and machines differ in whether a name has its domain.
 std::string short_name(const std::string& host) {
   return host.substr(0, host.find('.'));
@@ -48,14 +44,15 @@ std::string Coordinator::status(Time now) const {
                             names.empty() ? "" : ": ", join_list(names));
   text += describe_missing(here.size());
   if (!busy.empty()) text += concat("; still stopping workers: ", join_list(busy));
-  text += concat("; waiting for ", seconds(now - gathering_since_), " s");
+  text += concat("; waiting for ", whole_seconds(now - gathering_since_), " s");
   if (last_call_) {
-    text +=
-        concat(", last call ends in ", std::max<std::int64_t>(0, seconds(*last_call_ - now)), " s");
+    text += concat(", last call ends in ",
+                   std::max<std::int64_t>(0, whole_seconds(*last_call_ - now)), " s");
   } else {
     text += concat(
         ", giving up in ",
-        std::max<std::int64_t>(0, seconds(gathering_since_ + options_.join_timeout - now)), " s");
+        std::max<std::int64_t>(0, whole_seconds(gathering_since_ + options_.join_timeout - now)),
+        " s");
   }
   return text;
 }
@@ -84,8 +81,8 @@ std::string Coordinator::describe_missing(std::size_t present) const {
   if (names.empty()) {
     for (const Departure& gone : departures_) {
       if (hosts.contains(short_name(gone.host))) continue;
-      names.push_back(
-          concat(gone.host, " (lost ", seconds(now_ - gone.when), " s ago: ", gone.reason, ")"));
+      names.push_back(concat(gone.host, " (lost ", whole_seconds(now_ - gone.when),
+                             " s ago: ", gone.reason, ")"));
     }
   }
   return concat("; ", count, " missing", names.empty() ? "" : ": ", join_list(names));

@@ -14,6 +14,15 @@ namespace lockstep {
 /// between machines; ages do.
 using Time = std::chrono::nanoseconds;
 
+/// For people.
+inline std::int64_t whole_seconds(Time duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
+
+/// The exit code of a worker that has saved and wants to be started again: the program's own word,
+/// which a restart here would overrule.
+inline constexpr int kResumeCode = 75;
+
 /// Numbers the memberships of a job from 1; 0 is none. It grows with every membership, whatever the
 /// reason, unlike torchrun's restart count.
 using Epoch = std::uint64_t;
