@@ -162,9 +162,12 @@ void KeeperProcess::operate(const StartWorker& command) {
       throw StartError(concat("cannot watch '", command.spec.argv[0], "': ", std::strerror(code)),
                        code);
     }
-    send(WorkerStarted{.id = id, .pid = worker.pid});
+    // Watched before it is told of: the order of ends is the order in which watched pidfds became
+    // ready, and a worker that ended unwatched would come after those that ended later.
+    const pid_t pid = worker.pid;
     loop_.watch(worker.pidfd.get(), EPOLLIN, [this, id](std::uint32_t) { on_worker_end(id); });
     workers_.emplace(id, std::move(worker));
+    send(WorkerStarted{.id = id, .pid = pid});
   } catch (const StartError& error) {
     send(WorkerStartFailed{.id = id, .reason = error.what(), .error = error.code()});
   } catch (const Error& error) {
