@@ -3,7 +3,7 @@ on the PATH there is neither pip nor apt.
 
 offline_build_test.py --python PYTHON_WITH_TORCH --work FOLDER quick|all
 
-quick compiles lockstep_core and one source on libtorch; all builds what `make build` builds.
+quick compiles a source with JSON in it and one on libtorch; all builds what `make build` builds.
 The copy stays in FOLDER, always the same, so that ccache knows the files the next time.
 """
 
@@ -101,7 +101,8 @@ def main():
     check("installing" not in said, "setup tried to install something")
     check(not (tree / ".venv").exists(), "setup made a virtual environment")
 
-    targets = ["lockstep_core", "src/CMakeFiles/lockstep.dir/data/distributed_sampler.cpp.o"]
+    targets = ["src/CMakeFiles/lockstep_core.dir/control/worker_messages.cpp.o",
+               "src/CMakeFiles/lockstep.dir/data/distributed_sampler.cpp.o"]
     run("bash", "tools/build", *(targets if arguments.what == "quick" else []), env=env, cwd=tree)
 
     cache = (tree / "build/CMakeCache.txt").read_text()

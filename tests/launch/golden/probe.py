@@ -43,8 +43,14 @@ def save():
     os.replace(PATH + ".part", PATH)  # whoever looks sees all of it or nothing
 
 
+def say_ready():
+    with open(os.path.join(OUT, f"{ATTEMPT}_{RANK}.ready"), "w"):
+        pass
+
+
 def wait_for_all():
-    wanted = [f"{ATTEMPT}_{rank}.json" for rank in range(int(os.environ["WORLD_SIZE"]))]
+    """Until all ranks have printed what they print and would record a signal."""
+    wanted = [f"{ATTEMPT}_{rank}.ready" for rank in range(int(os.environ["WORLD_SIZE"]))]
     deadline = time.monotonic() + 60
     while not all(os.path.exists(os.path.join(OUT, name)) for name in wanted):
         if time.monotonic() > deadline:
@@ -62,6 +68,7 @@ def wait_for_signal(leave):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, handle)
     save()
+    say_ready()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -72,6 +79,7 @@ def fail(action, report):
     rank, how = action.split("=")[1].split(":")
     if rank != RANK:
         wait_for_signal(leave=True)
+    say_ready()
     wait_for_all()
     if report:
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
@@ -86,8 +94,9 @@ def fail(action, report):
 def main():
     actions = [word for word in sys.argv[1:] if word.startswith("do:")]
     save()
-    print(f"probe: out apple of rank {RANK}", flush=True)
-    print(f"probe: err pear, of rank {RANK}", file=sys.stderr, flush=True)
+    # One write each: print() would make two, and a signal may come between them.
+    os.write(1, f"probe: out apple of rank {RANK}\n".encode())
+    os.write(2, f"probe: err pear, of rank {RANK}\n".encode())
     for action in actions:
         if action.startswith(("do:fail=", "do:kill=")):
             fail(action, "do:report" in actions)

@@ -93,7 +93,7 @@ class Run:
 
     def wait_for_workers(self, processes, deadline):
         probes = self.out / "probes"
-        while len(list(probes.glob("*.json"))) < self.case.workers:
+        while len(list(probes.glob("*.ready"))) < self.case.workers:
             if time.monotonic() > deadline or any(p.poll() is not None for p in processes):
                 raise RuntimeError("the workers did not come")
             time.sleep(0.02)
