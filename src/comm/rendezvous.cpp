@@ -116,10 +116,12 @@ RankEnvironment find_place(const InitOptions& options, const Url& url,
 bool on_one_machine(const RankEnvironment& place, const Url& url, const InitOptions& options,
                     const Environment& environment) {
   if (place.world_size == 1) return true;
-  if (!options.store && is_loopback(url.host.empty() ? place.master_addr : url.host)) return true;
-  const bool stated = place.launcher != Launcher::torchrun && place.launcher != Launcher::none;
-  return (stated || environment.has("LOCAL_WORLD_SIZE")) &&
-         place.local_world_size == place.world_size;
+  const bool known = place.launcher != Launcher::torchrun && place.launcher != Launcher::none;
+  const bool stated = known || environment.has("LOCAL_WORLD_SIZE");
+  // Before the address: with `lockstep run --store local` every node has the store on loopback.
+  if (stated && place.local_world_size < place.world_size) return false;
+  return stated || (!options.store &&
+                    is_loopback(url.host.empty() ? place.master_addr : url.host));
 }
 
 void check_place(const RankEnvironment& place) {

@@ -17,7 +17,7 @@ Agent::Agent(const AgentOptions& options, Time now)
     : options_(options),
       apart_since_(now),
       heard_(now),
-      next_beat_(now + options.beat_interval),
+      next_beat_(now + options.terms.beat_interval),
       next_status_(now + options.status_interval),
       now_(now) {}
 
@@ -82,11 +82,11 @@ Agent::Actions Agent::on_time(Time now) {
   if (now >= next_beat_) {
     // If this comes late it was this process that stood still (Ctrl-Z, a suspended container), and
     // what the coordinator said meanwhile has not been read yet.
-    if (now - next_beat_ > options_.beat_interval) heard_ = now;
-    next_beat_ = now + options_.beat_interval;
+    if (now - next_beat_ > options_.terms.beat_interval) heard_ = now;
+    next_beat_ = now + options_.terms.beat_interval;
     if (connected_) {
       send(Beat{});
-      if (now - heard_ > options_.beat_limit) {
+      if (now - heard_ > options_.terms.beat_limit) {
         actions_.push_back(Disconnect{});
         connected_ = false;
         if (!goes()) retry_at_ = now + options_.retry_interval;
@@ -107,14 +107,14 @@ Agent::Actions Agent::on_time(Time now) {
 void Agent::lost_touch() {
   const Time apart = now_ - apart_since_;
   const bool had_epoch = membership_.epoch != 0;
-  if (apart > options_.beat_limit && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
+  if (apart > options_.terms.beat_limit && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
     actions_.push_back(AgentSays{concat("lost the coordinator at ", options_.coordinator, " (",
                                         apart_reason_, "): stopping this node's workers")});
     begin_stop(SIGTERM);
   }
   if (done_ || ending_) return;
   const bool may_return = options_.terms.elastic() || options_.terms.max_restarts > 0;
-  const Time limit = had_epoch && !may_return ? options_.beat_limit : options_.join_timeout;
+  const Time limit = had_epoch && !may_return ? options_.terms.beat_limit : options_.join_timeout;
   if (apart > limit) {
     ending_ = Finish{.code = 1,
                      .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",
@@ -168,11 +168,8 @@ void Agent::handle(const Prepare& prepare) {
   resume_ = false;
   store_port_ = 0;
   slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
-  if (membership_.group_rank == 0) {
-    actions_.push_back(OpenStore{membership_});
-  } else {
-    send(Ready{membership_.epoch, 0});
-  }
+  if (opens_store()) return actions_.push_back(OpenStore{membership_});
+  send(Ready{membership_.epoch, 0});
 }
 
 Agent::Actions Agent::on_store_open(Epoch epoch, int port, Time now) {
@@ -187,7 +184,12 @@ void Agent::handle(const Start& start) {
   if (phase_ != NodePhase::prepared || start.epoch != membership_.epoch) return;
   phase_ = NodePhase::running;
   for (Slot& slot : slots_) slot.state = SlotState::running;
-  actions_.push_back(StartWorkers{membership_, start.master_addr, start.master_port});
+  StartWorkers workers{membership_, start.master_addr, start.master_port};
+  if (options_.terms.local_store) {
+    workers.master_addr = "127.0.0.1";
+    workers.master_port = store_port_;
+  }
+  actions_.push_back(std::move(workers));
 }
 
 void Agent::handle(const Stop& stop) {

@@ -17,8 +17,6 @@ struct AgentOptions {
   std::string coordinator;                // where it is, for people
   Time grace = std::chrono::seconds(30);  // from the first signal to SIGKILL, on every path
   Time join_timeout = std::chrono::seconds(600);
-  Time beat_interval = std::chrono::seconds(1);
-  Time beat_limit = std::chrono::seconds(6);
   Time retry_interval = std::chrono::milliseconds(500);
   Time status_interval = std::chrono::seconds(5);
 };
@@ -38,7 +36,8 @@ struct Disconnect {};
 struct Send {
   Message message;
 };
-/// Open a fresh store for the epoch, for these nodes only. Answered by on_store_open().
+/// Open a fresh store for the epoch, for these nodes only, or this node's way to it. Answered by
+/// on_store_open().
 struct OpenStore {
   Membership membership;
 };
@@ -128,6 +127,7 @@ class Agent {
   void lost_touch();
   /// Whether the end is decided, and nothing more is to be heard about it.
   bool goes() const { return done_ || (ending_ && !awaits_end_); }
+  bool opens_store() const { return membership_.group_rank == 0 || options_.terms.local_store; }
   bool any_running() const;
   std::vector<int> ranks_in(SlotState state) const;
   Join join() const;

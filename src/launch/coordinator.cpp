@@ -19,7 +19,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
     : options_(options),
       now_(now),
       gathering_since_(now),
-      next_beat_(now + options.beat_interval),
+      next_beat_(now + options.terms.beat_interval),
       next_status_(now + options.status_interval) {}
 
 Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message, Time now) {
@@ -57,10 +57,10 @@ Coordinator::Actions Coordinator::on_time(Time now) {
   actions_.clear();
   if (now >= next_beat_) {
     // If this comes late it was this process that stood still; what nodes said has not been read.
-    if (now - next_beat_ > options_.beat_interval) {
+    if (now - next_beat_ > options_.terms.beat_interval) {
       for (auto& [id, node] : nodes_) node.heard = now;
     }
-    next_beat_ = now + options_.beat_interval;
+    next_beat_ = now + options_.terms.beat_interval;
     send_to_all(Beat{});
     check_silence();
   }
@@ -365,7 +365,7 @@ void Coordinator::check_silence() {
   std::vector<std::pair<std::string, std::string>> lost;
   for (const auto& [id, node] : nodes_) {
     if (node.hosts_coordinator && node.link) continue;
-    if (node.link && now_ - node.heard > options_.beat_limit) {
+    if (node.link && now_ - node.heard > options_.terms.beat_limit) {
       lost.emplace_back(
           id, concat("nothing was heard of it for ", whole_seconds(now_ - node.heard), " s"));
     } else if (!node.link && now_ - node.disconnected > options_.reconnect_limit) {

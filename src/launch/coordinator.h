@@ -18,8 +18,6 @@ struct CoordinatorOptions {
   JobTerms terms;
   Time join_timeout = std::chrono::seconds(600);  // for enough nodes to come together
   Time last_call = std::chrono::seconds(30);      // for more than enough
-  Time beat_interval = std::chrono::seconds(1);
-  Time beat_limit = std::chrono::seconds(6);       // silence after which a node counts as lost
   Time reconnect_limit = std::chrono::seconds(2);  // for a node whose connection broke
   Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
   Time status_interval = std::chrono::seconds(5);

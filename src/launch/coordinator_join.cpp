@@ -5,6 +5,13 @@
 #include "lockstep/error.h"
 
 namespace lockstep {
+namespace {
+
+std::string seconds_text(Time time) {
+  return concat(std::chrono::duration<double>(time).count(), " s");
+}
+
+}  // namespace
 
 void Coordinator::handle(LinkId link, const Join& join) {
   const auto known = nodes_.find(join.node.id);
@@ -52,6 +59,18 @@ std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const
     return concat("--max-restarts is ", ours.max_restarts, " here, ", theirs.max_restarts,
                   " on your node; it must be the same on all");
   }
+  if (theirs.local_store != ours.local_store) {
+    return concat("--store is ", ours.local_store ? "local" : "shared", " here, ",
+                  theirs.local_store ? "local" : "shared",
+                  " on your node; it must be the same on all");
+  }
+  if (theirs.beat_interval != ours.beat_interval || theirs.beat_limit != ours.beat_limit) {
+    return concat("a node is asked for a sign of life every ", seconds_text(ours.beat_interval),
+                  " and lost after ", seconds_text(ours.beat_limit), " here, ",
+                  seconds_text(theirs.beat_interval), " and ", seconds_text(theirs.beat_limit),
+                  " on your node; give keep_alive_interval and keep_alive_max_attempt of "
+                  "--rdzv-conf alike on all");
+  }
   if (join.node.node_rank && *join.node.node_rank >= ours.max_nodes) {
     return concat("--node-rank is ", *join.node.node_rank,
                   "; it must be below the number of nodes, ", ours.max_nodes);
@@ -78,7 +97,7 @@ bool Coordinator::is_being_replaced(LinkId link, const Join& join) {
   const Node* holder = holder_of_rank(join.node);
   if (phase_ == Phase::finished || join.terms != options_.terms || holder == nullptr) return false;
   const Time asked = claims_.try_emplace(join.node.id, now_).first->second;
-  if (holder->heard > asked + options_.beat_interval) return false;
+  if (holder->heard > asked + options_.terms.beat_interval) return false;
   actions_.push_back(SendTo{
       link, Status{concat("--node-rank ", *join.node.node_rank, " is held by ", holder->info.host,
                           " (", holder->info.address, "): asking whether it is still there")}});
@@ -124,8 +143,9 @@ void Coordinator::catch_up(Node& node, const Join& join) {
     return send(node, Prepare{node.membership});
   }
   if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
-    // Group rank 0 is ready when its store is, and says so then.
-    if (node.membership.group_rank == 0 && join.store_port == 0) return;
+    // Who opens a store is ready when that is open, and says so then.
+    const bool opens_store = node.membership.group_rank == 0 || options_.terms.local_store;
+    if (opens_store && join.store_port == 0) return;
     return handle(node, Ready{join.epoch, join.store_port});
   }
   if (phase_ == Phase::running && current && join.phase == NodePhase::prepared) {

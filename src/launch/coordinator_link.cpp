@@ -1,6 +1,7 @@
 #include "launch/coordinator_link.h"
 
 #include "launch/listen.h"
+#include "launch/stream_message.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -19,7 +20,9 @@ class LocalLink : public CoordinatorLink {
                {.to_local_agent = callbacks_.message,
                 .local_agent_closed = callbacks_.disconnected,
                 .say = callbacks_.say,
-                .done = callbacks_.idle}) {}
+                .done = callbacks_.idle,
+                .open_store = callbacks_.open_store,
+                .connect_store = callbacks_.connect_store}) {}
 
   ~LocalLink() override { loop_.cancel(connecting_); }
 
@@ -28,6 +31,10 @@ class LocalLink : public CoordinatorLink {
   }
   void disconnect() override {}
   void send(const Message& message) override { shell_.from_local_agent(message); }
+  void send_stream(const std::string&) override {
+    LOCKSTEP_CHECK(false, "the store is in this process");
+  }
+  std::size_t queued_bytes() const override { return 0; }
   bool over() const override { return shell_.done(); }
 
  private:
@@ -47,17 +54,23 @@ class RemoteLink : public CoordinatorLink {
     events.on_open = [this](const std::string&, const std::string&) { callbacks_.connected(); };
     events.on_message = [this](const std::string& text) { receive(text); };
     events.on_close = [this](const std::string& reason) { callbacks_.disconnected(reason); };
+    events.on_drained = [this] { callbacks_.drained(); };
     client_ = std::make_unique<LinkClient>(loop_, options_, std::move(events));
   }
   void disconnect() override { client_.reset(); }
   void send(const Message& message) override {
     if (client_) client_->send(encode(message));
   }
-  bool over() const override { return !client_ || client_->queued_bytes() == 0; }
+  void send_stream(const std::string& message) override {
+    if (client_) client_->send(message);
+  }
+  std::size_t queued_bytes() const override { return client_ ? client_->queued_bytes() : 0; }
+  bool over() const override { return queued_bytes() == 0; }
 
  private:
   void receive(const std::string& text) {
     try {
+      if (is_stream_message(text)) return callbacks_.stream_message(text);
       callbacks_.message(decode(text));
     } catch (const InvalidArgument& error) {
       client_.reset();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "launch/coordinator_shell.h"
 #include "launch/job_plan.h"
@@ -21,6 +22,14 @@ class CoordinatorLink {
     std::function<void(const std::string& reason)> disconnected;
     std::function<void(const std::string& text)> say;
     std::function<void()> idle;  // over() may have become true
+
+    // --store local, where the coordinator runs in this process; see CoordinatorShell.
+    std::function<void(const Membership&)> open_store;
+    std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
+    // The same elsewhere: what belongs to streams (see StreamBundle), which may throw
+    // InvalidArgument, and that there is room for more of it.
+    std::function<void(std::string_view message)> stream_message;
+    std::function<void()> drained;
   };
 
   virtual ~CoordinatorLink() = default;
@@ -30,6 +39,10 @@ class CoordinatorLink {
   /// Not answered.
   virtual void disconnect() = 0;
   virtual void send(const Message& message) = 0;
+  /// A message of a stream. Only where the coordinator is elsewhere.
+  virtual void send_stream(const std::string& message) = 0;
+  /// What waits to be sent.
+  virtual std::size_t queued_bytes() const = 0;
   /// Whether the process may end without anybody missing a message.
   virtual bool over() const = 0;
 };

@@ -1,5 +1,8 @@
 #include "launch/coordinator_shell.h"
 
+#include <utility>
+
+#include "launch/ip_address.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -21,27 +24,13 @@ EventLoop::Clock::time_point to_time_point(Time time) {
 
 CoordinatorShell::CoordinatorShell(EventLoop& loop, const CoordinatorOptions& options,
                                    std::optional<Remote> remote, Callbacks callbacks)
-    : loop_(loop), coordinator_(options, monotonic_now()), callbacks_(std::move(callbacks)) {
+    : loop_(loop),
+      local_store_(options.terms.local_store),
+      coordinator_(options, monotonic_now()),
+      callbacks_(std::move(callbacks)) {
   if (remote) {
-    LinkServer::Callbacks events;
-    events.on_open = [](LinkServer::Id, const std::string&, const std::string&) {};
-    events.on_message = [this](LinkServer::Id id, const std::string& text) {
-      try {
-        perform(coordinator_.on_message(id, decode(text), monotonic_now()));
-      } catch (const InvalidArgument& error) {
-        callbacks_.say(concat("closed a connection: ", error.what()));
-        server_->close(id);
-        perform(coordinator_.on_closed(id, error.what(), monotonic_now()));
-      }
-    };
-    events.on_close = [this](LinkServer::Id id, const std::string& reason) {
-      perform(coordinator_.on_closed(id, reason, monotonic_now()));
-    };
-    events.on_refused = [this](const std::string& address, const std::string& reason) {
-      callbacks_.say(concat("turned away ", address, ": ", reason));
-    };
     server_ = std::make_unique<LinkServer>(loop, std::move(remote->listener),
-                                           std::move(remote->options), std::move(events));
+                                           std::move(remote->options), server_callbacks());
   }
   set_timer();
 }
@@ -49,6 +38,76 @@ CoordinatorShell::CoordinatorShell(EventLoop& loop, const CoordinatorOptions& op
 CoordinatorShell::~CoordinatorShell() {
   *alive_ = false;
   loop_.cancel(timer_);
+}
+
+LinkServer::Callbacks CoordinatorShell::server_callbacks() {
+  LinkServer::Callbacks events;
+  events.on_open = [this](LinkServer::Id id, const std::string& peer, const std::string&) {
+    links_[id].address = peer;
+  };
+  events.on_message = [this](LinkServer::Id id, const std::string& text) {
+    try {
+      receive(id, text);
+    } catch (const InvalidArgument& error) {
+      callbacks_.say(concat("closed a connection: ", error.what()));
+      close(id);
+      perform(coordinator_.on_closed(id, error.what(), monotonic_now()));
+    }
+  };
+  events.on_close = [this](LinkServer::Id id, const std::string& reason) {
+    links_.erase(id);
+    perform(coordinator_.on_closed(id, reason, monotonic_now()));
+  };
+  events.on_refused = [this](const std::string& address, const std::string& reason) {
+    callbacks_.say(concat("turned away ", address, ": ", reason));
+  };
+  events.on_drained = [this](LinkServer::Id id) {
+    const auto found = links_.find(id);
+    if (found != links_.end() && found->second.streams) found->second.streams->on_drained();
+  };
+  return events;
+}
+
+void CoordinatorShell::receive(LinkServer::Id id, const std::string& text) {
+  if (is_stream_message(text)) return receive_stream(id, text);
+  Message message = decode(text);
+  if (auto* join = std::get_if<Join>(&message)) note_address(links_[id], *join);
+  perform(coordinator_.on_message(id, message, monotonic_now()));
+}
+
+void CoordinatorShell::receive_stream(LinkServer::Id id, std::string_view text) {
+  if (!local_store_) throw InvalidArgument("a stream, which only --store local has");
+  Link& link = links_[id];
+  if (!link.streams) {
+    link.streams = std::make_unique<StreamBundle>(
+        loop_, StreamBundle::Callbacks{
+                   .send = [this, id](const std::string& message) { server_->send(id, message); },
+                   .queued_bytes = [this, id] { return server_->queued_bytes(id); },
+                   .connect =
+                       [this, address = link.address](Epoch epoch) {
+                         return callbacks_.connect_store(epoch, address);
+                       }});
+  }
+  link.streams->on_message(text);
+}
+
+// A node that sits behind an address translation, or has several networks, comes from another
+// address than it gives. Its workers' connections to the store will come from there as well.
+void CoordinatorShell::note_address(Link& link, Join& join) {
+  const auto seen = IpAddress::parse(link.address);
+  const auto given = IpAddress::parse(join.node.address);
+  join.node.seen_at.clear();  // not a node's to say
+  if (!seen || !given || *seen == *given || seen->is_loopback()) return;
+  join.node.seen_at = link.address;
+  if (std::exchange(link.told_address, true)) return;
+  callbacks_.say(concat("node ", join.node.host, " gives its address as ", join.node.address,
+                        " and comes from ", link.address,
+                        local_store_ ? "" : ": the store lets both in"));
+}
+
+void CoordinatorShell::close(LinkServer::Id id) {
+  links_.erase(id);
+  server_->close(id);
 }
 
 // Later, not now: the agent is in the middle of what made it speak.
@@ -60,17 +119,11 @@ void CoordinatorShell::from_local_agent(const Message& message) {
 
 void CoordinatorShell::perform(Coordinator::Actions actions) {
   for (CoordinatorAction& action : actions) {
-    if (const auto* send = std::get_if<SendTo>(&action)) {
-      if (send->link != kLocalLink) {
-        server_->send(send->link, encode(send->message));
-        continue;
-      }
-      loop_.after({}, [this, message = send->message, alive = alive_] {
-        if (*alive) callbacks_.to_local_agent(message);
-      });
-    } else if (const auto* close = std::get_if<CloseLink>(&action)) {
-      if (close->link != kLocalLink) {
-        server_->close(close->link);
+    if (const auto* to = std::get_if<SendTo>(&action)) {
+      send(to->link, to->message);
+    } else if (const auto* closed = std::get_if<CloseLink>(&action)) {
+      if (closed->link != kLocalLink) {
+        close(closed->link);
         continue;
       }
       loop_.after({}, [this, alive = alive_] {
@@ -84,6 +137,15 @@ void CoordinatorShell::perform(Coordinator::Actions actions) {
     }
   }
   set_timer();
+}
+
+void CoordinatorShell::send(LinkId link, const Message& message) {
+  const auto* prepare = std::get_if<Prepare>(&message);
+  if (prepare != nullptr && local_store_) callbacks_.open_store(prepare->membership);
+  if (link != kLocalLink) return server_->send(link, encode(message));
+  loop_.after({}, [this, message, alive = alive_] {
+    if (*alive) callbacks_.to_local_agent(message);
+  });
 }
 
 void CoordinatorShell::set_timer() {

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "launch/coordinator.h"
 #include "launch/event_loop.h"
 #include "launch/link_server.h"
+#include "launch/stream_bundle.h"
 
 namespace lockstep {
 
@@ -20,6 +23,11 @@ class CoordinatorShell {
     std::function<void(const std::string& reason)> local_agent_closed;
     std::function<void(const std::string& text)> say;
     std::function<void()> done;
+    /// The store of an epoch is to be opened, before its nodes are told of the epoch. This and the
+    /// next are asked for only where the store is local (see JobTerms).
+    std::function<void(const Membership&)> open_store;
+    /// A connection to it for a worker on the node at this address; none: it is not that epoch's.
+    std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
   };
 
   /// Nodes that connect from elsewhere; unset for a job on one node.
@@ -41,13 +49,28 @@ class CoordinatorShell {
   bool done() const;
 
  private:
+  /// A connection to a node.
+  struct Link {
+    std::string address;  // where it comes from
+    std::unique_ptr<StreamBundle> streams;
+    bool told_address = false;  // that it is not the one that the node gives
+  };
+
+  LinkServer::Callbacks server_callbacks();
+  void receive(LinkServer::Id id, const std::string& text);
+  void receive_stream(LinkServer::Id id, std::string_view text);
+  void note_address(Link& link, Join& join);
+  void close(LinkServer::Id id);
   void perform(Coordinator::Actions actions);
+  void send(LinkId link, const Message& message);
   void set_timer();
 
   EventLoop& loop_;
+  bool local_store_;
   Coordinator coordinator_;
   Callbacks callbacks_;
   std::unique_ptr<LinkServer> server_;
+  std::map<LinkServer::Id, Link> links_;  // after the server, whose queues streams look at
   EventLoop::TimerId timer_{};
   bool done_ = false;
   // Posted calls outlive this object; they look here first.

@@ -93,18 +93,19 @@ void place_on_one_node(JobPlan& plan) {
 }
 
 void place_among_nodes(JobPlan& plan) {
-  if (plan.options.store == StoreMode::local) {
-    throw InvalidArgument(
-        "--store local is not there yet for several nodes; leave it out, and node 0's store takes "
-        "connections from the job's nodes only");
-  }
   plan.secret = secret_of(plan.options, plan.environment);
   const LocalMachine machine = LocalMachine::current();
   plan.agent.self.address = advertised_address({.max_nodes = plan.options.max_nodes,
                                                 .local_addr = plan.options.local_addr,
                                                 .coordinator = plan.meeting.endpoint},
                                                machine);
-  plan.store_address = plan.agent.self.address;
+  const bool local_store = plan.options.store == StoreMode::local;
+  if (local_store && !plan.share_store && plan.options.rdzv_backend != "static") {
+    throw InvalidArgument(
+        "--store local contradicts TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, with which rank 0 makes a "
+        "store of its own: leave one of them out");
+  }
+  plan.store_address = local_store ? "127.0.0.1" : plan.agent.self.address;
   const auto address = IpAddress::parse(plan.agent.self.address);
   if (address && !address->is_loopback()) {
     plan.interface = machine.interface_of(*address).value_or("");
@@ -141,15 +142,19 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
     worker_environment(environment, options, {.local_rank = local_rank});
   }
 
+  const Beats beats = beats_of(options);
   const JobTerms terms{.run_id = options.rdzv_id,
                        .min_nodes = options.min_nodes,
                        .max_nodes = options.max_nodes,
-                       .max_restarts = options.max_restarts};
-  const Beats beats = beats_of(options);
+                       .max_restarts = options.max_restarts,
+                       .local_store = options.max_nodes > 1 && options.store == StoreMode::local,
+                       .beat_interval = beats.interval,
+                       .beat_limit = beats.limit};
   const Time grace = options.shutdown_timeout.value_or(std::chrono::seconds(30));
   plan.agent = {.self = {.id = random_id(),
                          .host = plan.host,
                          .address = "",
+                         .seen_at = "",
                          .node_rank = node_rank_of(options),
                          .workers = plan.workers,
                          .role = options.role,
@@ -158,9 +163,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                 .hosts_coordinator = plan.meeting.hosts,
                 .coordinator = plan.meeting.endpoint.to_string(),
                 .grace = grace,
-                .join_timeout = options.rendezvous.join_timeout,
-                .beat_interval = beats.interval,
-                .beat_limit = beats.limit};
+                .join_timeout = options.rendezvous.join_timeout};
   if (plan.one_node) {
     plan.agent.hosts_coordinator = true;
     place_on_one_node(plan);
@@ -170,8 +173,6 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   plan.coordinator = {.terms = terms,
                       .join_timeout = options.rendezvous.join_timeout,
                       .last_call = options.rendezvous.last_call_timeout,
-                      .beat_interval = beats.interval,
-                      .beat_limit = beats.limit,
                       .stop_limit = 2 * grace + std::chrono::seconds(30),
                       .expected_hosts = expected_hosts(environment, options.max_nodes)};
   if (options.numa_binding) {

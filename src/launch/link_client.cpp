@@ -129,6 +129,12 @@ void LinkClient::Attempt::on_decided() {
                              .closed =
                                  [weak = weak_from_this()](const std::string& reason) {
                                    if (const auto self = weak.lock()) self->finish(reason);
+                                 },
+                             .drained =
+                                 [weak = weak_from_this()] {
+                                   const auto self = weak.lock();
+                                   if (self && self->callbacks_.on_drained)
+                                     self->callbacks_.on_drained();
                                  }});
 }
 

@@ -32,6 +32,8 @@ class LinkClient {
     std::function<void(std::string message)> on_message;
     /// Once, and the last: the attempt failed or the link broke.
     std::function<void(const std::string& reason)> on_close;
+    /// What was queued and could not be sent at once has gone. May be unset.
+    std::function<void()> on_drained = {};
   };
 
   /// Throws SystemError if there is a secret and no OpenSSL.

@@ -137,6 +137,7 @@ void LinkConnection::flush() {
 void LinkConnection::update_interest() {
   if (wants_output_ == output_.empty()) {
     wants_output_ = !output_.empty();
+    if (!wants_output_) call_after(milliseconds(0), &LinkConnection::on_drained);
     loop_.change(socket_.get(), wants_output_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
   if (wants_output_ && !stall_timer_) {
@@ -164,6 +165,11 @@ void LinkConnection::on_handshake_timeout() {
 void LinkConnection::on_overflow() {
   fail(concat("the peer reads too slowly: ", queued_bytes_, " bytes were waiting for it, ",
               limits_.max_queued_bytes, " may"));
+}
+
+void LinkConnection::on_drained() {
+  const auto events = events_;
+  if (open() && !silent_ && events->drained) events->drained();
 }
 
 void LinkConnection::close() {

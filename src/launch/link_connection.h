@@ -33,6 +33,7 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
     std::function<void()> opened;
     std::function<void(std::string message)> message;
     std::function<void(const std::string& reason)> closed;  // once, and the last
+    std::function<void()> drained = {};  // what was queued and could not be sent at once has gone
   };
 
   static std::shared_ptr<LinkConnection> start(EventLoop& loop, UniqueFd socket,
@@ -76,6 +77,7 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
   EventLoop::TimerId call_after(std::chrono::milliseconds delay, void (LinkConnection::*due)());
   void on_handshake_timeout();
   void on_overflow();
+  void on_drained();
 
   EventLoop& loop_;
   UniqueFd socket_;

@@ -76,7 +76,11 @@ void LinkServer::adopt(UniqueFd socket) {
       options_.limits,
       {.opened = [this, id] { on_opened(id); },
        .message = [this, id](std::string text) { callbacks_.on_message(id, std::move(text)); },
-       .closed = [this, id](const std::string& reason) { on_closed(id, reason); }});
+       .closed = [this, id](const std::string& reason) { on_closed(id, reason); },
+       .drained =
+           [this, id] {
+             if (callbacks_.on_drained) callbacks_.on_drained(id);
+           }});
 }
 
 void LinkServer::pause_accepting(int error) {
@@ -129,6 +133,11 @@ void LinkServer::close(Id id) {
   connection->close();
   std::erase_if(closing_, [](const auto& weak) { return weak.expired(); });
   closing_.push_back(connection);
+}
+
+std::size_t LinkServer::queued_bytes(Id id) const {
+  const auto found = peers_.find(id);
+  return found == peers_.end() ? 0 : found->second->queued_bytes();
 }
 
 std::size_t LinkServer::queued_bytes() const {

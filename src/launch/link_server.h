@@ -40,6 +40,8 @@ class LinkServer {
     std::function<void(Id, const std::string& reason)> on_close;
     /// Someone was turned away before on_open. Once for each address, for the log.
     std::function<void(const std::string& peer_address, const std::string& reason)> on_refused;
+    /// What was queued for a peer and could not be sent at once has gone. May be unset.
+    std::function<void(Id)> on_drained = {};
   };
 
   /// The socket listens already; see launch/listen.h. Throws SystemError if there is a secret
@@ -61,6 +63,9 @@ class LinkServer {
   /// What waits to be taken by the kernel, over all connections, those being closed included. Once
   /// it is 0 the process may end without losing a message.
   std::size_t queued_bytes() const;
+
+  /// The same for one connection.
+  std::size_t queued_bytes(Id id) const;
 
  private:
   void on_connection();

@@ -43,6 +43,7 @@ std::vector<Membership> form_memberships(const std::vector<NodeInfo>& nodes, Epo
   for (const NodeInfo& node : nodes) {
     places.push_back({.host = node.host,
                       .address = node.address,
+                      .seen_at = node.seen_at,
                       .workers = node.workers,
                       .first_rank = world_size});
     world_size += node.workers;

@@ -76,7 +76,7 @@ std::vector<int> ranks(const json& object, const char* name) {
 
 json to_json(const NodeInfo& node) {
   return {{"id", node.id},           {"host", node.host},
-          {"address", node.address}, {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
+          {"address", node.address}, {"seen_at", node.seen_at}, {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
           {"workers", node.workers}, {"role", node.role},
           {"pid", node.pid}};
 }
@@ -85,6 +85,7 @@ NodeInfo node_info(const json& object) {
   NodeInfo node{.id = text(object, "id"),
                 .host = text(object, "host"),
                 .address = text(object, "address"),
+                .seen_at = text(object, "seen_at"),
                 .node_rank = std::nullopt,
                 .workers = count(object, "workers", 1),
                 .role = text(object, "role"),
@@ -98,14 +99,20 @@ json to_json(const JobTerms& terms) {
   return {{"run_id", terms.run_id},
           {"min_nodes", terms.min_nodes},
           {"max_nodes", terms.max_nodes},
-          {"max_restarts", terms.max_restarts}};
+          {"max_restarts", terms.max_restarts},
+          {"local_store", terms.local_store},
+          {"beat_interval_ns", terms.beat_interval.count()},
+          {"beat_limit_ns", terms.beat_limit.count()}};
 }
 
 JobTerms job_terms(const json& object) {
   return {.run_id = text(object, "run_id"),
           .min_nodes = count(object, "min_nodes", 1),
           .max_nodes = count(object, "max_nodes", 1),
-          .max_restarts = count(object, "max_restarts")};
+          .max_restarts = count(object, "max_restarts"),
+          .local_store = flag(object, "local_store"),
+          .beat_interval = Time(number<std::int64_t>(object, "beat_interval_ns")),
+          .beat_limit = Time(number<std::int64_t>(object, "beat_limit_ns"))};
 }
 
 json to_json(const WorkerFailed& failed) {
@@ -141,6 +148,7 @@ json to_json(const Membership& membership) {
   for (const NodePlace& node : membership.nodes) {
     nodes.push_back({{"host", node.host},
                      {"address", node.address},
+                     {"seen_at", node.seen_at},
                      {"workers", node.workers},
                      {"first_rank", node.first_rank}});
   }
@@ -164,6 +172,7 @@ Membership membership_of(const json& object) {
   for (const json& node : list(object, "nodes")) {
     membership.nodes.push_back({.host = text(node, "host"),
                                 .address = text(node, "address"),
+                                .seen_at = text(node, "seen_at"),
                                 .workers = count(node, "workers", 1),
                                 .first_rank = count(node, "first_rank")});
   }

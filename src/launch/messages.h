@@ -32,6 +32,7 @@ struct NodeInfo {
   std::string id;
   std::string host;     // for people
   std::string address;  // numeric, where the other nodes reach it
+  std::string seen_at;  // where its link comes from, which the coordinator's end fills in
   std::optional<int> node_rank;
   int workers = 1;
   std::string role = "default";
@@ -46,6 +47,10 @@ struct JobTerms {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  bool local_store = false;  // each node's workers reach the store through their own agent
+  // How often nodes are heard of, and the silence after which one counts as lost.
+  Time beat_interval = std::chrono::seconds(1);
+  Time beat_limit = std::chrono::seconds(6);
 
   bool elastic() const { return min_nodes < max_nodes; }
   bool operator==(const JobTerms&) const = default;
@@ -66,6 +71,7 @@ struct WorkerFailed {
 struct NodePlace {
   std::string host;
   std::string address;
+  std::string seen_at;  // see NodeInfo; empty: as the address
   int workers = 1;
   int first_rank = 0;
 
@@ -105,7 +111,7 @@ struct Join {
 };
 struct Ready {
   Epoch epoch = 0;
-  int store_port = 0;  // of group rank 0; others: 0
+  int store_port = 0;  // of group rank 0, and of all with a local store; others: 0
 };
 struct WorkersSucceeded {
   Epoch epoch = 0;
@@ -131,7 +137,7 @@ struct Refused {
 struct Status {
   std::string text;
 };
-/// Make ready: group rank 0 opens the store.
+/// Make ready: group rank 0 opens the store, or every node its own end of it.
 struct Prepare {
   Membership membership;
 };

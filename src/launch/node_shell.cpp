@@ -25,25 +25,14 @@ std::string describe_stuck(const StuckProcesses& stuck) {
 NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
     : plan_(plan),
       services_(services),
-      link_(make_coordinator_link(
-          services.loop, plan,
-          {.connected = [this] { perform(agent_->on_connected(monotonic_now())); },
-           .message =
-               [this](const Message& message) {
-                 perform(agent_->on_message(message, monotonic_now()));
-               },
-           .disconnected =
-               [this](const std::string& reason) {
-                 perform(agent_->on_disconnected(reason, monotonic_now()));
-               },
-           .say = [this](const std::string& text) { note(text); },
-           .idle = [this] { stop_if_over(); }})),
+      link_(make_coordinator_link(services.loop, plan, link_callbacks())),
       store_(services.loop, plan,
              {.say = [this](const std::string& text) { services_.console.warn(text); },
               .log =
                   [&pump = services.pump](const std::string& text) {
                     pump.print(STDERR_FILENO, concat("lockstep: store: ", text, "\n"));
                   }}),
+      forwarder_(services.loop, forwarder_callbacks()),
       workers_(plan, {services.keeper, services.pump, services.layout, services.events,
                       services.directory.socket_path(), services.directory.path()}),
       hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()) {
@@ -58,6 +47,50 @@ NodeShell::~NodeShell() {
   services_.loop.cancel(leftovers_poll_);
   services_.loop.unwatch(services_.signals.fd());
   if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
+}
+
+CoordinatorLink::Callbacks NodeShell::link_callbacks() {
+  return {.connected =
+              [this] {
+                forwarder_.on_connected();
+                perform(agent_->on_connected(monotonic_now()));
+              },
+          .message =
+              [this](const Message& message) {
+                perform(agent_->on_message(message, monotonic_now()));
+              },
+          .disconnected =
+              [this](const std::string& reason) {
+                forwarder_.on_disconnected();
+                perform(agent_->on_disconnected(reason, monotonic_now()));
+              },
+          .say = [this](const std::string& text) { note(text); },
+          .idle = [this] { stop_if_over(); },
+          .open_store =
+              [this](const Membership& membership) {
+                attempt([&] { store_.open(membership); });
+              },
+          .connect_store =
+              [this](Epoch epoch, const std::string& address) {
+                try {
+                  return store_.connect(epoch, address);
+                } catch (const SystemError& error) {
+                  note(concat("a worker's connection to the store was refused: ", error.what()));
+                  return UniqueFd();
+                }
+              },
+          .stream_message = [this](std::string_view text) { forwarder_.on_message(text); },
+          .drained = [this] { forwarder_.on_drained(); }};
+}
+
+StoreForwarder::Callbacks NodeShell::forwarder_callbacks() {
+  return {.send = [this](const std::string& message) { link_->send_stream(message); },
+          .queued_bytes = [this] { return link_->queued_bytes(); },
+          .log = [this](const std::string& text) { note(text); }};
+}
+
+bool NodeShell::forwards_store() const {
+  return plan_.agent.terms.local_store && !plan_.agent.hosts_coordinator;
 }
 
 Finish NodeShell::run() {
@@ -139,6 +172,7 @@ void NodeShell::carry_out(const Connect&) {
 }
 void NodeShell::carry_out(const Disconnect&) {
   link_->disconnect();
+  forwarder_.on_disconnected();
 }
 void NodeShell::carry_out(const Send& send) {
   link_->send(send.message);
@@ -149,7 +183,8 @@ void NodeShell::carry_out(const AgentSays& says) {
 
 void NodeShell::carry_out(const OpenStore& open) {
   attempt([&] {
-    const int port = store_.open(open.membership);
+    const int port = forwards_store() ? forwarder_.open(open.membership.epoch)
+                                      : store_.open(open.membership);
     post([this, epoch = open.membership.epoch, port] {
       perform(agent_->on_store_open(epoch, port, monotonic_now()));
     });
@@ -240,7 +275,9 @@ void NodeShell::on_keeper() {
       perform(agent_->on_worker_end(*end, now));
     } else if (const auto* gone = std::get_if<AllGone>(&event)) {
       if (gone->request != leftovers_request_) continue;
-      store_.close();  // nothing of this epoch needs it any more
+      // Nothing of this epoch needs it any more, here; other nodes may need the one that they share.
+      if (!plan_.agent.terms.local_store) store_.close();
+      forwarder_.close();
       perform(agent_->on_all_gone(now));
     } else if (const auto* stuck = std::get_if<StuckProcesses>(&event)) {
       perform(agent_->on_stuck(describe_stuck(*stuck), now));

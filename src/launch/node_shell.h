@@ -15,6 +15,7 @@
 #include "launch/node_store.h"
 #include "launch/run_directory.h"
 #include "launch/stop_signals.h"
+#include "launch/store_forwarder.h"
 #include "launch/worker_group.h"
 #include "launch/worker_hub.h"
 
@@ -57,6 +58,10 @@ class NodeShell {
   void carry_out(const AgentSays& says);
   void carry_out(const AgentDone& done);
 
+  CoordinatorLink::Callbacks link_callbacks();
+  StoreForwarder::Callbacks forwarder_callbacks();
+  /// --store local, and the store is on another node.
+  bool forwards_store() const;
   WorkerHub::Callbacks hub_callbacks();
   void note(const std::string& text);
   void write_job(const Membership& membership);
@@ -74,6 +79,7 @@ class NodeShell {
   NodeServices services_;
   std::unique_ptr<CoordinatorLink> link_;
   NodeStore store_;
+  StoreForwarder forwarder_;
   WorkerGroup workers_;
   WorkerHub hub_;
   std::optional<Agent> agent_;

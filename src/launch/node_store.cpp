@@ -20,6 +20,7 @@ NodeStore::~NodeStore() {
 }
 
 int NodeStore::open(const Membership& membership) {
+  if (server_ && membership_.epoch == membership.epoch) return server_->port();
   // A new port as well where none was asked for: a worker of an old epoch that connects late, on a
   // node that was cut off, must not find the new one.
   close();
@@ -30,12 +31,21 @@ int NodeStore::open(const Membership& membership) {
       StoreServerOptions{.listener = std::move(listener), .log = callbacks_.log});
   server_->new_keyspace(membership.epoch);
   std::vector<std::string> addresses;
-  for (const NodePlace& node : membership.nodes) addresses.push_back(node.address);
-  server_->allow(addresses);
+  for (const NodePlace& node : membership.nodes) {
+    addresses.push_back(node.address);
+    if (!node.seen_at.empty()) addresses.push_back(node.seen_at);
+  }
+  // A local store's clients on other nodes come over their links.
+  if (!plan_.agent.terms.local_store) server_->allow(addresses);
   membership_ = membership;
   last_said_.clear();
   watch_ = loop_.after(kPatience, [this] { watch_arrivals(); });
   return server_->port();
+}
+
+UniqueFd NodeStore::connect(Epoch epoch, const std::string& address) {
+  if (!server_ || membership_.epoch != epoch) return {};
+  return server_->connect(address);
 }
 
 void NodeStore::close() {

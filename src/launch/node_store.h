@@ -27,8 +27,13 @@ class NodeStore {
   NodeStore& operator=(const NodeStore&) = delete;
 
   /// Closes the store of the epoch before, opens another one for the nodes of this membership, and
-  /// returns its port. Throws SystemError if the port that was asked for cannot be had.
+  /// returns its port. Where that of this epoch is open, this is its port. Throws SystemError if
+  /// the port that was asked for cannot be had.
   int open(const Membership& membership);
+
+  /// A connection for a client on another node, whose address this is; none if the store is not
+  /// that of the epoch. Throws SystemError.
+  UniqueFd connect(Epoch epoch, const std::string& address);
 
   void close();
 

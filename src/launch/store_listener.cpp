@@ -51,6 +51,11 @@ StoreListener::StoreListener(EventLoop& loop, UniqueFd socket, Callbacks callbac
   watch();
 }
 
+StoreListener::~StoreListener() {
+  loop_.cancel(pause_);
+  if (watched_) loop_.unwatch(socket_.get());
+}
+
 // A connection whose two ends have one address comes from this machine: the kernel takes no such
 // packets from a network.
 bool StoreListener::is_allowed(const StorePeer& peer) const {
@@ -60,6 +65,7 @@ bool StoreListener::is_allowed(const StorePeer& peer) const {
 
 void StoreListener::watch() {
   loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { accept_some(); });
+  watched_ = true;
 }
 
 void StoreListener::accept_some() {
@@ -96,7 +102,8 @@ void StoreListener::wait_for_descriptors(int error) {
                "; raise the limit on open files (ulimit -n)"));
   }
   loop_.unwatch(socket_.get());
-  loop_.after(kPause, [this] { watch(); });
+  watched_ = false;
+  pause_ = loop_.after(kPause, [this] { watch(); });
 }
 
 void StoreListener::turn_away_waiting() {

@@ -23,6 +23,9 @@ class StoreListener {
 
   /// `socket` is bound and listens. The loop must outlive this.
   StoreListener(EventLoop& loop, UniqueFd socket, Callbacks callbacks);
+  ~StoreListener();
+  StoreListener(const StoreListener&) = delete;
+  StoreListener& operator=(const StoreListener&) = delete;
 
   /// Who may connect beside this machine itself.
   void allow(std::set<IpAddress> addresses) { allowed_ = std::move(addresses); }
@@ -42,6 +45,8 @@ class StoreListener {
   Callbacks callbacks_;
   std::set<IpAddress> allowed_;
   bool out_of_descriptors_ = false;  // and has said so
+  bool watched_ = false;
+  EventLoop::TimerId pause_{};
 };
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <cerrno>
 #include <chrono>
 #include <future>
@@ -96,6 +97,20 @@ void StoreServer::allow(const std::vector<std::string>& numeric_addresses) {
     addresses.insert(*address);
   }
   thread_->call([&](StoreService& service) { service.allow(std::move(addresses)); });
+}
+
+UniqueFd StoreServer::connect(const std::string& numeric_address) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw_errno("socketpair");
+  }
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  const IpAddress address =
+      IpAddress::parse(numeric_address).value_or(*IpAddress::parse("127.0.0.1"));
+  thread_->call([&](StoreService& service) {
+    service.add(std::move(theirs), {.address = address, .reached_at = address, .port = 0});
+  });
+  return ours;
 }
 
 StoreStatus StoreServer::status() const {

@@ -47,6 +47,10 @@ class StoreServer {
   /// longer among them are dropped. Throws InvalidArgument for what is no address.
   void allow(const std::vector<std::string>& numeric_addresses);
 
+  /// A client that needs no port: one end of a connection to the store, which does not block. The
+  /// address is what status() and the log will say. Throws SystemError if there can be none.
+  UniqueFd connect(const std::string& numeric_address);
+
   StoreStatus status() const;
 
  private:

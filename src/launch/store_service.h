@@ -35,10 +35,12 @@ class StoreService {
   void allow(std::set<IpAddress> addresses);
   StoreStatus status() const;
 
+  /// A client, connected by a socket that does not block.
+  void add(UniqueFd socket, const StorePeer& peer);
+
  private:
   using Connections = std::unordered_map<StoreClientId, std::unique_ptr<StoreConnection>>;
 
-  void add(UniqueFd socket, const StorePeer& peer);
   void on_events(StoreClientId id, std::uint32_t events);
   void run_requests(StoreClientId id, StoreConnection& connection);
   std::string run_one(StoreClientId id, StoreConnection& connection, const StoreRequest& request);

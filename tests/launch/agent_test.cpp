@@ -67,6 +67,21 @@ TEST(Agent, OnlyGroupRankZeroOpensTheStoreAndIsReadyAfterwards) {
   EXPECT_EQ(first.sent<Ready>()[0].store_port, 29501);
 }
 
+TEST(Agent, WithALocalStoreEveryNodeOpensItsOwnEndAndGivesItToItsWorkers) {
+  AgentDriver node;
+  node.options().terms.local_store = true;
+  node.connect();
+  node.hear(Prepare{node.membership(1, 1)});
+  EXPECT_EQ(node.asked<OpenStore>().size(), 1u);
+  EXPECT_TRUE(node.sent<Ready>().empty());
+  node.store_open(1, 4711);
+  ASSERT_EQ(node.sent<Ready>().size(), 1u);
+  node.hear(Start{1, "10.0.0.1", 29500});
+  ASSERT_EQ(node.asked<StartWorkers>().size(), 1u);
+  EXPECT_EQ(node.asked<StartWorkers>()[0].master_addr, "127.0.0.1");
+  EXPECT_EQ(node.asked<StartWorkers>()[0].master_port, 4711);
+}
+
 TEST(Agent, AStoreThatOpensTooLateIsNotAnnounced) {
   AgentDriver node;
   node.connect();

@@ -116,6 +116,28 @@ TEST(CoordinatorJoin, OtherTermsAreRefusedByName) {
   EXPECT_NE(refusal(elastic(1, 3, 1)).find("--nnodes is 2:3 here, 1:3"), std::string::npos);
   EXPECT_NE(refusal(elastic(2, 4, 1)).find("--nnodes"), std::string::npos);
   EXPECT_NE(refusal(elastic(2, 3, 2)).find("--max-restarts is 1 here, 2"), std::string::npos);
+  JobTerms terms = elastic(2, 3, 1);
+  terms.local_store = true;
+  EXPECT_NE(refusal(terms).find("--store is shared here, local on your node"), std::string::npos);
+  terms = elastic(2, 3, 1);
+  terms.beat_limit = std::chrono::milliseconds(7500);
+  EXPECT_NE(refusal(terms).find("lost after 6 s here, 1 s and 7.5 s on your node"),
+            std::string::npos);
+}
+
+TEST(CoordinatorJoin, WithALocalStoreANodeThatComesBackIsReadyWhenItsOwnEndIsOpen) {
+  JobTerms terms = fixed(2);
+  terms.local_store = true;
+  CoordinatorDriver job(terms);
+  job.join("a");
+  job.join("b");
+  const Epoch epoch = job.coordinator().epoch();
+  job.tell("a", Ready{epoch, 1000});
+  job.close("b");
+  job.rejoin("b", 12, NodePhase::prepared, epoch);  // no port yet
+  EXPECT_EQ(job.phase(), Coordinator::Phase::preparing);
+  job.tell(12, Ready{epoch, 2000});
+  EXPECT_EQ(job.phase(), Coordinator::Phase::running);
 }
 
 TEST(CoordinatorJoin, ANodeRankOutsideTheJobIsRefused) {

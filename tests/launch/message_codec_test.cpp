@@ -13,10 +13,21 @@ NodeInfo some_node() {
   return {.id = "id",
           .host = "h\"\xc3\xa4",
           .address = "fd00::1",
+          .seen_at = "fd00::2",
           .node_rank = 3,
           .workers = 8,
           .role = "trainer",
           .pid = 4711};
+}
+
+JobTerms some_terms() {
+  return {.run_id = "r",
+          .min_nodes = 2,
+          .max_nodes = 5,
+          .max_restarts = 3,
+          .local_store = true,
+          .beat_interval = Time(7),
+          .beat_limit = Time(21)};
 }
 
 WorkerFailed some_failure() {
@@ -30,14 +41,14 @@ Membership some_membership() {
           .world_size = 6,
           .first_role_rank = 4,
           .role_world_size = 6,
-          .nodes = {{"a", "10.0.0.1", 4, 0}, {"b", "10.0.0.2", 2, 4}}};
+          .nodes = {{"a", "10.0.0.1", "", 4, 0}, {"b", "10.0.0.2", "10.9.9.9", 2, 4}}};
 }
 
 // One of each kind, no field with its default value.
 std::vector<Message> all_kinds() {
   return {
       Join{.node = some_node(),
-           .terms = {.run_id = "r", .min_nodes = 2, .max_nodes = 5, .max_restarts = 3},
+           .terms = some_terms(),
            .hosts_coordinator = true,
            .phase = NodePhase::running,
            .epoch = 4,
@@ -73,7 +84,7 @@ TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {
 TEST(MessageCodec, FieldsArriveAsTheyWereSent) {
   const auto join = std::get<Join>(decode(encode(all_kinds().front())));
   EXPECT_EQ(join.node, some_node());
-  EXPECT_EQ(join.terms.max_nodes, 5);
+  EXPECT_EQ(join.terms, some_terms());
   EXPECT_TRUE(join.hosts_coordinator);
   EXPECT_EQ(join.phase, NodePhase::running);
   EXPECT_EQ(join.failures, std::vector{some_failure()});

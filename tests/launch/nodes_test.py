@@ -1,9 +1,13 @@
-"""Jobs on several nodes, in network namespaces. Usage: nodes_test.py LOCKSTEP [PYTHON-WITH-TORCH]"""
+"""Jobs on several nodes, in network namespaces.
+
+Usage: nodes_test.py LOCKSTEP [PYTHON-WITH-TORCH [DDP_JOB]]
+"""
 
 import pathlib
 import re
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -13,7 +17,10 @@ from launcher import Job, LIMIT, set_launcher
 from network import Network
 
 set_launcher(sys.argv.pop(1))
-TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 else None
+TORCH_PYTHON, DDP_JOB = [
+    sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None for _ in range(2)
+]
+PARITY = pathlib.Path(__file__).resolve().parent.parent / "parity"  # programs in both languages
 
 
 class NodesTest(unittest.TestCase):
@@ -42,16 +49,16 @@ class NodesTest(unittest.TestCase):
         return str(path)
 
     def start(self, node, *options, worker=None, nnodes="2", nproc=1, secret=None, job_id="job1",
-              conf="", backend="c10d", python=None):
+              conf="", backend="c10d", python=None, words=()):
         """One node's launcher; the endpoint is node 1."""
-        words = ["--nnodes", nnodes, "--nproc-per-node", str(nproc), "--rdzv-id", job_id,
+        rendezvous = ["--nnodes", nnodes, "--nproc-per-node", str(nproc), "--rdzv-id", job_id,
                  "--rdzv-backend", backend,
                  "--rdzv-endpoint", f"{self.network.address(1)}:29400",
                  "--secret-file", secret or self.secret]
         if conf:
-            words += ["--rdzv-conf", conf]
+            rendezvous += ["--rdzv-conf", conf]
         program = [worker] if python else ["--no-python", "sh", worker or self.worker]
-        job = Job([*words, *options, *program], prefix=self.network.command(node),
+        job = Job([*rendezvous, *options, *program, *words], prefix=self.network.command(node),
                   env={"PYTHON_EXEC": python} if python else None)
         self.jobs.append(job)
         return job
@@ -203,6 +210,81 @@ class Failing(NodesTest):
         self.assertIn("was lost", err)
 
 
+class LocalStore(NodesTest):
+    """--store local: the store is reached through each node's own agent."""
+
+    def waiter(self):
+        return self.file("waiter.sh", """
+            echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR port $MASTER_PORT
+            exec sleep 1000
+            """)
+
+    def start_local(self, node, *options, **more):
+        return self.start(node, "--store", "local", *options, **more)
+
+    def port_of(self, job, line):
+        return int(re.search(line + r" at 127\.0\.0\.1 port (\d+)", job.wait_for_line(line)).group(1))
+
+    def answers(self, node, address, port):
+        """Whether something on `address` takes connections from the node."""
+        code = f"""
+            import socket, sys
+            try:
+                socket.create_connection(("{address}", {port}), timeout=5)
+            except ConnectionRefusedError:
+                sys.exit(1)
+            """
+        done = subprocess.run(
+            self.network.command(node, sys.executable, "-c", textwrap.dedent(code)), timeout=LIMIT)
+        return done.returncode == 0
+
+    def listening(self, node):
+        """Addresses and ports that something of the node listens at."""
+        lines = subprocess.run(self.network.command(node, "ss", "-Hltn"), capture_output=True,
+                               text=True, check=True).stdout.splitlines()
+        return {line.split()[3] for line in lines}
+
+    def test_nothing_but_the_link_listens_outside_loopback(self):
+        jobs = [self.start_local(node, worker=self.waiter(), nnodes="3") for node in (1, 2, 3)]
+        for rank, job in enumerate(jobs):
+            node = rank + 1
+            port = self.port_of(job, f"rank {rank} of 3")
+            self.assertTrue(self.answers(node, "127.0.0.1", port))
+            self.assertFalse(self.answers(node % 3 + 1, self.network.address(node), port))
+            self.assertFalse(self.answers(node, self.network.address(node), port))
+            outside = {at for at in self.listening(node) if not at.startswith("127.0.0.1:")}
+            self.assertEqual(outside, {"*:29400"} if node == 1 else set())
+        jobs[0].process.send_signal(signal.SIGTERM)
+        for job in jobs:
+            self.assertEqual(job.end()[0], 128 + signal.SIGTERM)
+
+    def test_every_attempt_has_ports_of_its_own(self):
+        worker = self.file("once.sh", """
+            echo attempt $TORCHELASTIC_RESTART_COUNT port $MASTER_PORT
+            [ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exit 3
+            [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000
+            """)
+        for out in self.ends_well(*[self.start_local(node, "--max-restarts", "1", worker=worker)
+                                    for node in (1, 2)]):
+            ports = dict(re.findall(r"attempt (\d) port (\d+)", out))
+            self.assertEqual(len(set(ports.values())), 2, out)
+
+    def test_nodes_must_agree_on_where_the_store_is(self):
+        first = self.start_local(1)
+        code, _, err = self.start(2).end()
+        self.assertEqual(code, 1)
+        self.assertIn("--store is local here, shared on your node", err)
+        self.ends_well(self.start_local(2), first)
+
+    def test_a_wrong_secret_reaches_no_store(self):
+        first = self.start_local(1)
+        wrong = self.file("wrong.secret", "fedcba9876543210fedcba9876543210\n")
+        code, _, err = self.start_local(3, secret=wrong, conf="join_timeout=2").end()
+        self.assertEqual(code, 1)
+        self.assertIn("secret", err)
+        self.ends_well(self.start_local(2), first)
+
+
 @unittest.skipUnless(TORCH_PYTHON, "no Python with torch was given")
 class Training(NodesTest):
     nodes = 2
@@ -222,6 +304,51 @@ class Training(NodesTest):
             *[self.start(node, worker=worker, nproc=2, python=TORCH_PYTHON) for node in (1, 2)]
         )
         self.assertEqual("".join(outputs).count("sum 10.0"), 4)
+
+    def test_they_meet_over_a_local_store_too(self):
+        worker = self.file("train.py", """
+            import os, sys
+            import torch
+            import torch.distributed as dist
+            assert os.environ["MASTER_ADDR"] == "127.0.0.1"
+            dist.init_process_group("gloo")
+            total = torch.tensor([float(dist.get_rank() + 1)])
+            dist.all_reduce(total)
+            # More than one window of the link, to a rank that begins late to read it.
+            store = dist.distributed_c10d._get_default_store()
+            value = bytes(range(256)) * (20 << 10)
+            if dist.get_rank() == dist.get_world_size() - 1:
+                store.set("large", value)
+            assert store.get("large") == value
+            dist.barrier()
+            sys.stdout.write(f"sum {total.item()}\\n")
+            dist.destroy_process_group()
+            """)
+        # The store is with the coordinator on node 1, rank 0 on node 2.
+        outputs = self.ends_well(*[
+            self.start(node, "--store", "local", "--node-rank", str(2 - node), worker=worker, nproc=2,
+                       python=TORCH_PYTHON)
+            for node in (1, 2)
+        ])
+        self.assertEqual("".join(outputs).count("sum 10.0"), 4)
+
+    @unittest.skipUnless(DDP_JOB, "no C++ job was given")
+    def test_python_and_cpp_ranks_of_different_nodes_train_together_over_a_local_store(self):
+        subprocess.run([TORCH_PYTHON, "-c", f"import ddp_job; ddp_job.write_init('{self.folder}')"],
+                       cwd=PARITY, check=True)
+        outs = [self.folder / "python.out", self.folder / "cpp.out"]
+        options = ["--model", "mlp", "--steps", "5", "--init", str(self.folder / "mlp.pt"), "--out"]
+        python = self.start(1, "--store", "local", "--no-python", python=TORCH_PYTHON,
+                            worker=TORCH_PYTHON, words=[str(PARITY / "ddp_job.py"), *options, str(outs[0])])
+        cpp = self.start(2, "--store", "local", "--no-python", python=TORCH_PYTHON, worker=DDP_JOB,
+                         words=[*options, str(outs[1])])
+        self.ends_well(python, cpp)
+        sys.path.insert(0, str(PARITY))
+        from ddp_parity import read_result
+        one, other = [read_result(out) for out in outs]
+        weights = [name for name in one if name.startswith("parameter")]
+        self.assertTrue(weights, list(one))
+        self.assertEqual([one[name] for name in weights], [other[name] for name in weights])
 
 
 if __name__ == "__main__":

@@ -69,9 +69,10 @@ class CoordinatorDriver {
     join.failures = std::move(failures);
     perform(coordinator().on_message(link, join, now_));
   }
-  void tell(const std::string& id, const Message& message) {
-    perform(coordinator().on_message(link_of(id), message, now_));
+  void tell(LinkId link, const Message& message) {
+    perform(coordinator().on_message(link, message, now_));
   }
+  void tell(const std::string& id, const Message& message) { tell(link_of(id), message); }
   void close(const std::string& id) {
     perform(coordinator().on_closed(link_of(id), "connection reset", now_));
   }
@@ -201,7 +202,11 @@ class AgentDriver {
             .world_size = 2 * workers,
             .first_role_rank = group_rank * workers,
             .role_world_size = 2 * workers,
-            .nodes = {{"a", "10.0.0.1", workers, 0}, {"b", "10.0.0.2", workers, workers}}};
+            .nodes = {{.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},
+                      {.host = "b",
+                       .address = "10.0.0.2",
+                       .workers = workers,
+                       .first_rank = workers}}};
   }
   /// From the start to running workers of this epoch.
   void run_workers(Epoch epoch) {

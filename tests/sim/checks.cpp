@@ -225,9 +225,9 @@ void Checks::agent_moved(const std::string& id, const AgentView& before, const A
   formed.prepared.insert(id);
 }
 
-void Checks::store_opened(Epoch epoch, int port) {
+void Checks::store_opened(const std::string& id, Epoch epoch, int port) {
   const auto found = formed_.find({life_, epoch});
-  if (found != formed_.end()) found->second.store_port = port;
+  if (found != formed_.end()) found->second.store_ports[id] = port;
 }
 
 void Checks::workers_started(const WorkersStart& node, const StartWorkers& start) {
@@ -239,11 +239,13 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
           " starts workers with another view of epoch ", epoch);
   require(formed.prepared.size() == formed.ids.size(), node.id, " starts workers of epoch ", epoch,
           " although not all of its nodes are ready");
-  require(start.master_port != 0 && start.master_port == formed.store_port, node.id,
-          " starts workers with the store's port ", start.master_port, " instead of ",
-          formed.store_port);
-  require(start.master_addr == start.membership.nodes.front().address, node.id,
-          " starts workers with the store at ", start.master_addr);
+  const bool local = scenario_.terms.local_store;
+  const auto store = formed.store_ports.find(local ? node.id : formed.ids.at(0));
+  const int port = store == formed.store_ports.end() ? 0 : store->second;
+  require(start.master_port != 0 && start.master_port == port, node.id,
+          " starts workers with the store's port ", start.master_port, " instead of ", port);
+  require(start.master_addr == (local ? "127.0.0.1" : start.membership.nodes.front().address),
+          node.id, " starts workers with the store at ", start.master_addr);
   require(!node.link_is_open || epoch == last_epoch_, node.id, " starts workers of epoch ", epoch,
           " in epoch ", last_epoch_);
   started_under_[node.id] = life_;
@@ -265,7 +267,7 @@ void Checks::worker_runs(const std::string& id, const WorkerTimes& times) {
     require(*times.since_signal <= options.grace + 1s, id,
             " lets a worker live that does not end by itself");
   } else {
-    require(times.silence <= options.beat_limit + 2 * options.beat_interval + kSlack, id,
+    require(times.silence <= options.terms.beat_limit + 2 * options.terms.beat_interval + kSlack, id,
             " goes on although it is cut off");
   }
 }

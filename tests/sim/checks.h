@@ -72,7 +72,7 @@ class Checks {
   void agent_heard(const std::string& id, const Message& message, const AgentView& before,
                    const AgentView& after);
   void agent_moved(const std::string& id, const AgentView& before, const AgentView& after);
-  void store_opened(Epoch epoch, int port);
+  void store_opened(const std::string& id, Epoch epoch, int port);
   struct WorkersStart {
     std::string id;
     bool link_is_open;  // also in the eyes of the coordinator
@@ -108,7 +108,7 @@ class Checks {
     std::map<int, std::string> ids;
     std::set<std::string> prepared;
     std::map<std::string, int> succeeded;  // workers
-    int store_port = 0;
+    std::map<std::string, int> store_ports;  // by node id
     bool costs_restart = false;
     bool is_last = false;
   };

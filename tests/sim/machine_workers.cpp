@@ -25,7 +25,7 @@ void Machine::open_store(const Membership& membership) {
         return agent.on_broken("the store's port is taken", local_now());
       });
     }
-    shared_.checks.store_opened(epoch, port);
+    shared_.checks.store_opened(id_, epoch, port);
     report("store is open",
            [&](Agent& agent) { return agent.on_store_open(epoch, port, local_now()); });
   });

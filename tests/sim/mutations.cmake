@@ -34,7 +34,13 @@ mutation(ready_not_awaited coordinator.cpp
   [[if (!nodes_.at(id).ready) return;]]
   [[]])
 mutation(store_not_awaited coordinator_join.cpp
-  [[if (node.membership.group_rank == 0 && join.store_port == 0) return;]]
+  [[if (opens_store && join.store_port == 0) return;]]
+  [[]])
+mutation(local_store_not_opened agent.cpp
+  [[if (opens_store()) return actions_.push_back(OpenStore{membership_});]]
+  [[if (membership_.group_rank == 0) return actions_.push_back(OpenStore{membership_});]])
+mutation(local_store_of_another_node agent.cpp
+  [[workers.master_port = store_port_;]]
   [[]])
 mutation(ranks_overlap membership.cpp
   [[world_size += node.workers;]]

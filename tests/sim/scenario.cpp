@@ -98,10 +98,14 @@ Scenario make_scenario(std::uint64_t seed) {
   if (random.percent(50)) scenario.repeating_percent = random.between(1, 30);
   scenario.faults_end = random.between(45s, 150s);
 
+  // Drawn last, so that what was there before stays as it was for each seed.
+  scenario.terms.local_store = random.percent(25);
+  scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
+
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
   const CoordinatorOptions& coordinator = scenario.coordinator;
   const Time turn = coordinator.last_call + scenario.work + scenario.uneven +
-                    coordinator.stop_limit + 2 * coordinator.beat_limit + 10s;
+                    coordinator.stop_limit + 2 * scenario.terms.beat_limit + 10s;
   scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
                        (scenario.terms.max_restarts + nodes + 2) * turn;
   return scenario;
@@ -109,7 +113,8 @@ Scenario make_scenario(std::uint64_t seed) {
 
 std::string Scenario::describe() const {
   std::string text = concat(
-      "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(), ", max_restarts ",
+      "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
+      terms.local_store ? ", local store" : "", ", max_restarts ",
       terms.max_restarts, ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
       seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
       seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
