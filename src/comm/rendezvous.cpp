@@ -120,8 +120,7 @@ bool on_one_machine(const RankEnvironment& place, const Url& url, const InitOpti
   const bool stated = known || environment.has("LOCAL_WORLD_SIZE");
   // Before the address: with `lockstep run --store local` every node has the store on loopback.
   if (stated && place.local_world_size < place.world_size) return false;
-  return stated || (!options.store &&
-                    is_loopback(url.host.empty() ? place.master_addr : url.host));
+  return stated || (!options.store && is_loopback(url.host.empty() ? place.master_addr : url.host));
 }
 
 void check_place(const RankEnvironment& place) {

@@ -81,7 +81,17 @@ bool says_loopback(const std::string& host) {
   return same_name(host, "localhost") || (address && address->is_loopback());
 }
 
-std::string from_local_addr(const AdvertiseOptions& options) {
+// "10.0.0.1 (eth0), fd00::1 (eth1)".
+std::string list_addresses(const LocalMachine& machine) {
+  std::string text;
+  for (const LocalAddress& each : machine.addresses) {
+    if (!each.up || !reaches_others(each.address)) continue;
+    text += concat(text.empty() ? "" : ", ", each.address.to_string(), " (", each.interface, ")");
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string from_local_addr(const AdvertiseOptions& options, const LocalMachine& machine) {
   const std::string host = parse_host(*options.local_addr, "--local-addr");
   std::string reason;
   const std::vector<IpAddress> addresses = resolve(host, &reason);
@@ -89,9 +99,17 @@ std::string from_local_addr(const AdvertiseOptions& options) {
     throw InvalidArgument(concat("--local-addr is '", host, "', which cannot be resolved: ", reason,
                                  "; give one of this node's addresses"));
   }
-  const auto usable = std::find_if(addresses.begin(), addresses.end(), reaches_others);
+  const auto here = [&](const IpAddress& address) {
+    return reaches_others(address) && machine.has(address);
+  };
+  const auto usable = std::find_if(addresses.begin(), addresses.end(), here);
   if (usable != addresses.end()) {
     return usable->to_string();
+  }
+  if (reaches_others(addresses.front())) {
+    throw InvalidArgument(
+        concat("--local-addr is '", options.local_addr.value(),
+               "', which this machine does not have; it has: ", list_addresses(machine)));
   }
   const bool all_on_this_machine =
       options.max_nodes == 1 || says_loopback(host) || says_loopback(options.coordinator.host);
@@ -152,7 +170,7 @@ bool is_this_machine(const std::string& host) {
 
 std::string advertised_address(const AdvertiseOptions& options, const LocalMachine& machine) {
   if (options.local_addr) {
-    return from_local_addr(options);
+    return from_local_addr(options, machine);
   }
   if (options.max_nodes == 1 || says_loopback(options.coordinator.host)) {
     return "127.0.0.1";

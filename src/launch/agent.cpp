@@ -107,7 +107,8 @@ Agent::Actions Agent::on_time(Time now) {
 void Agent::lost_touch() {
   const Time apart = now_ - apart_since_;
   const bool had_epoch = membership_.epoch != 0;
-  if (apart > options_.terms.beat_limit && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
+  if (apart > options_.terms.beat_limit && phase_ != NodePhase::idle &&
+      phase_ != NodePhase::stopping) {
     actions_.push_back(AgentSays{concat("lost the coordinator at ", options_.coordinator, " (",
                                         apart_reason_, "): stopping this node's workers")});
     begin_stop(SIGTERM);

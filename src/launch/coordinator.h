@@ -16,8 +16,8 @@ using LinkId = std::uint64_t;
 
 struct CoordinatorOptions {
   JobTerms terms;
-  Time join_timeout = std::chrono::seconds(600);  // for enough nodes to come together
-  Time last_call = std::chrono::seconds(30);      // for more than enough
+  Time join_timeout = std::chrono::seconds(600);   // for enough nodes to come together
+  Time last_call = std::chrono::seconds(30);       // for more than enough
   Time reconnect_limit = std::chrono::seconds(2);  // for a node whose connection broke
   Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
   Time status_interval = std::chrono::seconds(5);

@@ -80,13 +80,12 @@ void CoordinatorShell::receive_stream(LinkServer::Id id, std::string_view text) 
   Link& link = links_[id];
   if (!link.streams) {
     link.streams = std::make_unique<StreamBundle>(
-        loop_, StreamBundle::Callbacks{
-                   .send = [this, id](const std::string& message) { server_->send(id, message); },
-                   .queued_bytes = [this, id] { return server_->queued_bytes(id); },
-                   .connect =
-                       [this, address = link.address](Epoch epoch) {
-                         return callbacks_.connect_store(epoch, address);
-                       }});
+        loop_,
+        StreamBundle::Callbacks{
+            .send = [this, id](const std::string& message) { server_->send(id, message); },
+            .queued_bytes = [this, id] { return server_->queued_bytes(id); },
+            .connect = [this, address = link.address](
+                           Epoch epoch) { return callbacks_.connect_store(epoch, address); }});
   }
   link.streams->on_message(text);
 }

@@ -83,7 +83,9 @@ std::optional<int> node_rank_of(const RunOptions& options) {
 }
 
 void place_on_one_node(JobPlan& plan) {
-  plan.agent.self.address = plan.store_address = "127.0.0.1";
+  plan.agent.self.address = plan.store_address =
+      advertised_address({.max_nodes = 1, .local_addr = plan.options.local_addr, .coordinator = {}},
+                         LocalMachine::current());
   const RunOptions& options = plan.options;
   if (options.rdzv_backend != "static") return;
   // Scripts may use the address for more than the store, so they get it as it was given.

@@ -75,9 +75,13 @@ std::vector<int> ranks(const json& object, const char* name) {
 }
 
 json to_json(const NodeInfo& node) {
-  return {{"id", node.id},           {"host", node.host},
-          {"address", node.address}, {"seen_at", node.seen_at}, {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
-          {"workers", node.workers}, {"role", node.role},
+  return {{"id", node.id},
+          {"host", node.host},
+          {"address", node.address},
+          {"seen_at", node.seen_at},
+          {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
+          {"workers", node.workers},
+          {"role", node.role},
           {"pid", node.pid}};
 }
 

@@ -50,37 +50,34 @@ NodeShell::~NodeShell() {
 }
 
 CoordinatorLink::Callbacks NodeShell::link_callbacks() {
-  return {.connected =
-              [this] {
-                forwarder_.on_connected();
-                perform(agent_->on_connected(monotonic_now()));
-              },
-          .message =
-              [this](const Message& message) {
-                perform(agent_->on_message(message, monotonic_now()));
-              },
-          .disconnected =
-              [this](const std::string& reason) {
-                forwarder_.on_disconnected();
-                perform(agent_->on_disconnected(reason, monotonic_now()));
-              },
-          .say = [this](const std::string& text) { note(text); },
-          .idle = [this] { stop_if_over(); },
-          .open_store =
-              [this](const Membership& membership) {
-                attempt([&] { store_.open(membership); });
-              },
-          .connect_store =
-              [this](Epoch epoch, const std::string& address) {
-                try {
-                  return store_.connect(epoch, address);
-                } catch (const SystemError& error) {
-                  note(concat("a worker's connection to the store was refused: ", error.what()));
-                  return UniqueFd();
-                }
-              },
-          .stream_message = [this](std::string_view text) { forwarder_.on_message(text); },
-          .drained = [this] { forwarder_.on_drained(); }};
+  return {
+      .connected =
+          [this] {
+            forwarder_.on_connected();
+            perform(agent_->on_connected(monotonic_now()));
+          },
+      .message =
+          [this](const Message& message) { perform(agent_->on_message(message, monotonic_now())); },
+      .disconnected =
+          [this](const std::string& reason) {
+            forwarder_.on_disconnected();
+            perform(agent_->on_disconnected(reason, monotonic_now()));
+          },
+      .say = [this](const std::string& text) { note(text); },
+      .idle = [this] { stop_if_over(); },
+      .open_store =
+          [this](const Membership& membership) { attempt([&] { store_.open(membership); }); },
+      .connect_store =
+          [this](Epoch epoch, const std::string& address) {
+            try {
+              return store_.connect(epoch, address);
+            } catch (const SystemError& error) {
+              note(concat("a worker's connection to the store was refused: ", error.what()));
+              return UniqueFd();
+            }
+          },
+      .stream_message = [this](std::string_view text) { forwarder_.on_message(text); },
+      .drained = [this] { forwarder_.on_drained(); }};
 }
 
 StoreForwarder::Callbacks NodeShell::forwarder_callbacks() {
@@ -183,8 +180,8 @@ void NodeShell::carry_out(const AgentSays& says) {
 
 void NodeShell::carry_out(const OpenStore& open) {
   attempt([&] {
-    const int port = forwards_store() ? forwarder_.open(open.membership.epoch)
-                                      : store_.open(open.membership);
+    const int port =
+        forwards_store() ? forwarder_.open(open.membership.epoch) : store_.open(open.membership);
     post([this, epoch = open.membership.epoch, port] {
       perform(agent_->on_store_open(epoch, port, monotonic_now()));
     });
@@ -275,7 +272,8 @@ void NodeShell::on_keeper() {
       perform(agent_->on_worker_end(*end, now));
     } else if (const auto* gone = std::get_if<AllGone>(&event)) {
       if (gone->request != leftovers_request_) continue;
-      // Nothing of this epoch needs it any more, here; other nodes may need the one that they share.
+      // Nothing of this epoch needs it any more, here; other nodes may need the one that they
+      // share.
       if (!plan_.agent.terms.local_store) store_.close();
       forwarder_.close();
       perform(agent_->on_all_gone(now));

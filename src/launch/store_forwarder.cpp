@@ -12,9 +12,8 @@ namespace lockstep {
 StoreForwarder::StoreForwarder(EventLoop& loop, Callbacks callbacks)
     : loop_(loop),
       callbacks_(std::move(callbacks)),
-      streams_(loop, {.send = callbacks_.send,
-                      .queued_bytes = callbacks_.queued_bytes,
-                      .connect = {}}) {}
+      streams_(loop,
+               {.send = callbacks_.send, .queued_bytes = callbacks_.queued_bytes, .connect = {}}) {}
 
 int StoreForwarder::open(Epoch epoch) {
   close();
@@ -22,12 +21,12 @@ int StoreForwarder::open(Epoch epoch) {
   UniqueFd socket = listen_on("127.0.0.1", 0);
   const int port = port_of(socket);
   epoch_ = epoch;
-  listener_.emplace(loop_, std::move(socket),
-                    StoreListener::Callbacks{
-                        .accepted = [this](UniqueFd client,
-                                           const StorePeer&) { take(std::move(client)); },
-                        .refused = callbacks_.log,
-                        .log = callbacks_.log});
+  listener_.emplace(
+      loop_, std::move(socket),
+      StoreListener::Callbacks{
+          .accepted = [this](UniqueFd client, const StorePeer&) { take(std::move(client)); },
+          .refused = callbacks_.log,
+          .log = callbacks_.log});
   return port;
 }
 

@@ -100,8 +100,8 @@ bool StreamBundle::may_read(const Stream& stream) const {
 bool StreamBundle::read(std::uint64_t id, Stream& stream) {
   if (!may_read(stream)) return true;
   std::array<char, kStreamMessageBytes> buffer;
-  const ssize_t count = ::recv(stream.socket.get(), buffer.data(),
-                               std::min(buffer.size(), stream.may_send), 0);
+  const ssize_t count =
+      ::recv(stream.socket.get(), buffer.data(), std::min(buffer.size(), stream.may_send), 0);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) {
     stream.read_all = true;
@@ -115,9 +115,8 @@ bool StreamBundle::read(std::uint64_t id, Stream& stream) {
 
 bool StreamBundle::write(std::uint64_t id, Stream& stream) {
   while (stream.written < stream.to_socket.size()) {
-    const ssize_t count =
-        ::send(stream.socket.get(), stream.to_socket.data() + stream.written,
-               stream.to_socket.size() - stream.written, MSG_NOSIGNAL);
+    const ssize_t count = ::send(stream.socket.get(), stream.to_socket.data() + stream.written,
+                                 stream.to_socket.size() - stream.written, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno != EAGAIN) return false;
     if (count < 0) break;
@@ -178,8 +177,7 @@ void StreamBundle::close_all(bool tell) {
   }
 }
 
-void StreamBundle::send(Kind kind, std::uint64_t id, std::uint64_t number,
-                        std::string_view bytes) {
+void StreamBundle::send(Kind kind, std::uint64_t id, std::uint64_t number, std::string_view bytes) {
   callbacks_.send(encode({.kind = kind, .stream = id, .number = number, .bytes = bytes}));
 }
 

@@ -57,13 +57,13 @@ class StreamBundle {
  private:
   struct Stream {
     UniqueFd socket;
-    std::uint32_t watched = 0;           // epoll events; 0: not in the loop
-    std::string to_socket;               // from the other end
-    std::size_t written = 0;             // of to_socket
+    std::uint32_t watched = 0;            // epoll events; 0: not in the loop
+    std::string to_socket;                // from the other end
+    std::size_t written = 0;              // of to_socket
     std::size_t may_send = kWindowBytes;  // to the other end
-    std::size_t untold = 0;              // bytes that the socket took and the other end has not heard
-    bool read_all = false;               // the socket's peer writes no more
-    bool heard_all = false;              // the other end sends no more
+    std::size_t untold = 0;  // bytes that the socket took and the other end has not heard
+    bool read_all = false;   // the socket's peer writes no more
+    bool heard_all = false;  // the other end sends no more
   };
   using Streams = std::map<std::uint64_t, std::unique_ptr<Stream>>;
 

@@ -51,8 +51,8 @@ StreamMessage decode_stream_message(std::string_view text) {
     message.number = number_at(rest, 0);
     rest.remove_prefix(8);
   }
-  const bool fits = kind == Kind::data ? !rest.empty() && rest.size() <= kStreamMessageBytes
-                                       : rest.empty();
+  const bool fits =
+      kind == Kind::data ? !rest.empty() && rest.size() <= kStreamMessageBytes : rest.empty();
   if (!fits) {
     throw InvalidArgument(concat("a piece of a stream has ", rest.size(),
                                  " bytes, which one of its kind cannot have"));

@@ -120,7 +120,9 @@ TEST(AdvertisedAddress, local_addr_is_honoured_on_one_node_and_on_several) {
   options.coordinator = {.host = "203.0.113.1", .port = 29400};
   EXPECT_EQ(advertised_address(options, two_networks()), "10.99.0.7");
   options.local_addr = "[2001:db8::7]";
-  EXPECT_EQ(advertised_address(options, two_networks()), "2001:db8::7");
+  LocalMachine machine = two_networks();
+  machine.addresses.push_back({.address = *IpAddress::parse("2001:db8::7"), .interface = "eth0"});
+  EXPECT_EQ(advertised_address(options, machine), "2001:db8::7");
 }
 
 TEST(AdvertisedAddress, a_local_addr_that_others_cannot_use_is_refused) {
@@ -134,6 +136,7 @@ TEST(AdvertisedAddress, a_local_addr_that_others_cannot_use_is_refused) {
   EXPECT_THROW(refused("no_such_host.invalid"), InvalidArgument);
   EXPECT_THROW(refused("10.0.0.1:29400"), InvalidArgument);
   EXPECT_THROW(refused(""), InvalidArgument);
+  EXPECT_THROW(refused("10.99.0.8"), InvalidArgument);  // another machine's
 }
 
 TEST(AdvertisedAddress, several_agents_on_one_machine_may_all_use_loopback) {

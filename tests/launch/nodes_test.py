@@ -14,7 +14,7 @@ import textwrap
 import unittest
 
 from launcher import Job, LIMIT, set_launcher
-from network import Network
+from network import Network, ip
 
 set_launcher(sys.argv.pop(1))
 TORCH_PYTHON, DDP_JOB = [
@@ -135,6 +135,33 @@ class Meeting(NodesTest):
         code, _, err = job.end()
         self.assertEqual(code, 2)
         self.assertIn("--secret-file", err)
+
+
+    def test_a_node_that_comes_from_another_address_than_it_gives_reaches_the_store(self):
+        second = "10.77.0.102"
+        ip("-n", self.network.namespace(2), "address", "add", f"{second}/24", "dev", "eth0")
+        self.addCleanup(ip, "-n", self.network.namespace(2), "address", "delete", f"{second}/24",
+                        "dev", "eth0")
+        # A ping, which the store answers with the number it holds.
+        worker = self.file("ping.py", """
+            import os, socket, struct
+            address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            store = socket.create_connection(address, timeout=30)
+            store.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BI", 13, 4711))
+            print("answer", struct.unpack("<I", store.recv(4))[0], store.getsockname()[0], flush=True)
+            """)
+        one = self.start(1, worker=worker, python=sys.executable)
+        two = self.start(2, "--local-addr", second, worker=worker, python=sys.executable)
+        outputs = self.ends_well(one, two)
+        self.assertIn("answer 4711 10.77.0.2", outputs[1])
+        self.assertIn(f"gives its address as {second} and comes from 10.77.0.2", one.err)
+
+    def test_different_keep_alive_values_are_named(self):
+        first = self.start(1, conf="keep_alive_interval=2")
+        code, _, err = self.start(2).end()
+        self.assertEqual(code, 1)
+        self.assertIn("keep_alive_interval", err)
+        self.ends_well(self.start(2, conf="keep_alive_interval=2"), first)
 
 
 class Failing(NodesTest):

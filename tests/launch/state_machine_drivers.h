@@ -196,17 +196,15 @@ class AgentDriver {
 
   Membership membership(Epoch epoch, int group_rank = 1) const {
     const int workers = options_.self.workers;
-    return {.epoch = epoch,
-            .restart_count = 0,
-            .group_rank = group_rank,
-            .world_size = 2 * workers,
-            .first_role_rank = group_rank * workers,
-            .role_world_size = 2 * workers,
-            .nodes = {{.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},
-                      {.host = "b",
-                       .address = "10.0.0.2",
-                       .workers = workers,
-                       .first_rank = workers}}};
+    return {
+        .epoch = epoch,
+        .restart_count = 0,
+        .group_rank = group_rank,
+        .world_size = 2 * workers,
+        .first_role_rank = group_rank * workers,
+        .role_world_size = 2 * workers,
+        .nodes = {{.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},
+                  {.host = "b", .address = "10.0.0.2", .workers = workers, .first_rank = workers}}};
   }
   /// From the start to running workers of this epoch.
   void run_workers(Epoch epoch) {

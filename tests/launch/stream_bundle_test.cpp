@@ -224,8 +224,7 @@ TEST_F(StreamBundleTest, what_an_honest_other_end_never_sends_is_refused) {
   const UniqueFd socket = open();
   const auto say = [&](Kind kind, std::uint64_t stream, std::uint64_t number,
                        std::string_view bytes = {}) {
-    far.on_message(
-        encode({.kind = kind, .stream = stream, .number = number, .bytes = bytes}));
+    far.on_message(encode({.kind = kind, .stream = stream, .number = number, .bytes = bytes}));
   };
   EXPECT_THROW(say(Kind::open, 1, 1), InvalidArgument);   // twice
   EXPECT_THROW(say(Kind::taken, 1, 1), InvalidArgument);  // nothing was sent

@@ -267,8 +267,8 @@ void Checks::worker_runs(const std::string& id, const WorkerTimes& times) {
     require(*times.since_signal <= options.grace + 1s, id,
             " lets a worker live that does not end by itself");
   } else {
-    require(times.silence <= options.terms.beat_limit + 2 * options.terms.beat_interval + kSlack, id,
-            " goes on although it is cut off");
+    require(times.silence <= options.terms.beat_limit + 2 * options.terms.beat_interval + kSlack,
+            id, " goes on although it is cut off");
   }
 }
 

@@ -107,7 +107,7 @@ class Checks {
     Membership common;  // as group rank 0 has it
     std::map<int, std::string> ids;
     std::set<std::string> prepared;
-    std::map<std::string, int> succeeded;  // workers
+    std::map<std::string, int> succeeded;    // workers
     std::map<std::string, int> store_ports;  // by node id
     bool costs_restart = false;
     bool is_last = false;

@@ -112,16 +112,16 @@ Scenario make_scenario(std::uint64_t seed) {
 }
 
 std::string Scenario::describe() const {
-  std::string text = concat(
-      "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
-      terms.local_store ? ", local store" : "", ", max_restarts ",
-      terms.max_restarts, ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
-      seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
-      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
-      seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
-      " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
-      " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
-      " % cannot be killed, ", broken_percent, " % of stores fail\nfaults: ");
+  std::string text =
+      concat("nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
+             terms.local_store ? ", local store" : "", ", max_restarts ", terms.max_restarts,
+             ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
+             seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
+             seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
+             seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
+             " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
+             " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
+             " % cannot be killed, ", broken_percent, " % of stores fail\nfaults: ");
   text += fault_gap == Time(0)
               ? "none"
               : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s, ",
