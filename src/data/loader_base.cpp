@@ -4,8 +4,8 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 
+#include "data/loader_checks.h"
 #include "data/permutation.h"
 #include "data/prefetcher.h"
 #include "data/single_threaded.h"
@@ -20,57 +20,6 @@ using detail::BatchRequest;
 using detail::RawBatch;
 using detail::RawDelivery;
 
-void check_options(const LoaderOptions& options, bool is_stream) {
-  const auto refuse = [](const auto&... text) {
-    throw InvalidArgument(concat("Loader: ", text...));
-  };
-  if (options.batch_size < 1) refuse("batch_size is ", options.batch_size, "; at least 1");
-  if (options.num_workers < 0) refuse("num_workers is ", options.num_workers, "; 0 or more");
-  if (options.prefetch_factor < 1) {
-    refuse("prefetch_factor is ", options.prefetch_factor, "; at least 1");
-  }
-  if (options.timeout.count() < 0) {
-    refuse("timeout is ", options.timeout.count(), " ms; 0 (none) or more");
-  }
-  if (options.timeout.count() > 0 && options.num_workers == 0) {
-    refuse("a timeout needs num_workers above 0: the caller cannot stop waiting for itself");
-  }
-  if (options.worker_init && options.num_workers == 0) {
-    refuse("worker_init needs num_workers above 0");
-  }
-  const bool ordered = options.shuffle || options.sampler || options.batch_sampler;
-  if (is_stream && ordered) {
-    refuse("a stream has its own order; shuffle, sampler and batch_sampler need a dataset");
-  }
-  if (options.sampler && options.shuffle) {
-    refuse("sampler and shuffle both give the order; leave one out");
-  }
-  if (options.batch_sampler &&
-      (options.sampler || options.shuffle || options.drop_last || options.batch_size != 1)) {
-    refuse("batch_sampler decides alone: leave sampler, shuffle, drop_last and batch_size out");
-  }
-  if (options.dealing == Dealing::kExact && options.drop_last) {
-    refuse("Dealing::kExact delivers every sample; leave drop_last out");
-  }
-}
-
-void check_deal(const Deal& deal) {
-  if (deal.slots < 1) throw InvalidArgument(concat("Deal: slots is ", deal.slots, "; at least 1"));
-  if (deal.accumulate < 1) {
-    throw InvalidArgument(concat("Deal: accumulate is ", deal.accumulate, "; at least 1"));
-  }
-  if (deal.mine.empty())
-    throw InvalidArgument("Deal: mine is empty; a process has one slot or more");
-  std::vector<bool> seen(deal.slots, false);
-  for (const int slot : deal.mine) {
-    if (slot < 0 || slot >= deal.slots) {
-      throw InvalidArgument(concat("Deal: slot ", slot, " is not one of ", deal.slots, " slots"));
-    }
-    if (seen[slot]) throw InvalidArgument(concat("Deal: slot ", slot, " appears twice in mine"));
-    seen[slot] = true;
-  }
-}
-
 // What a turn gives.
 struct Loaded {
   RawBatch raw;
@@ -78,24 +27,6 @@ struct Loaded {
 };
 
 }  // namespace
-
-namespace detail {
-
-void rethrow_for_sample(std::int64_t index) {
-  const std::exception_ptr cause = std::current_exception();
-  std::string what = "an exception of unknown type";
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    what = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    what = error.what();
-  } catch (...) {
-  }
-  throw SampleError(concat("sample ", index, ": ", what), index, cause);
-}
-
-}  // namespace detail
 
 class LoaderBase::Impl {
  public:
@@ -109,6 +40,10 @@ class LoaderBase::Impl {
   Prefetcher::Options prefetching() const;
   std::shared_ptr<const SlotPlan> make_plan(std::int64_t epoch) const;
   std::shared_ptr<const SlotPlan> plan_of(std::int64_t epoch) const;
+  SlotPlan::Rules rules() const;
+  std::int64_t dataset_size() const;
+  /// A plan that knows how many, not which: costs nothing unless there is a batch sampler.
+  std::shared_ptr<const SlotPlan> counts_of(std::int64_t epoch) const;
   void begin_epoch(std::int64_t epoch, std::int64_t first_step);
   void begin_stream(std::int64_t epoch, std::int64_t first_step);
   Prefetcher::Work work(Turns turns) const;
@@ -145,24 +80,37 @@ Prefetcher::Options LoaderBase::Impl::prefetching() const {
           }};
 }
 
+SlotPlan::Rules LoaderBase::Impl::rules() const {
+  return {.batch_size = options_.batch_size,
+          .drop_last = options_.drop_last,
+          .dealing = options_.dealing,
+          .slots = deal_.slots,
+          .accumulate = deal_.accumulate};
+}
+
+std::int64_t LoaderBase::Impl::dataset_size() const {
+  const std::int64_t size = *reader_->size();
+  if (size < 0) throw InvalidArgument(concat("Loader: the dataset's size is ", size));
+  return size;
+}
+
 std::shared_ptr<const SlotPlan> LoaderBase::Impl::make_plan(std::int64_t epoch) const {
-  const SlotPlan::Rules rules{.batch_size = options_.batch_size,
-                              .drop_last = options_.drop_last,
-                              .dealing = options_.dealing,
-                              .slots = deal_.slots,
-                              .accumulate = deal_.accumulate};
   if (options_.batch_sampler) {
-    return std::make_shared<SlotPlan>(rules, options_.batch_sampler(epoch));
+    return std::make_shared<SlotPlan>(rules(), options_.batch_sampler(epoch));
   }
   if (options_.sampler) {
     options_.sampler->set_epoch(epoch);
-    return std::make_shared<SlotPlan>(rules, options_.sampler->indices());
+    return std::make_shared<SlotPlan>(rules(), options_.sampler->indices());
   }
-  const std::int64_t size = *reader_->size();
-  if (size < 0) throw InvalidArgument(concat("Loader: the dataset's size is ", size));
-  if (!options_.shuffle) return std::make_shared<SlotPlan>(rules, size);
+  if (!options_.shuffle) return std::make_shared<SlotPlan>(rules(), dataset_size());
   at::Generator generator = epoch_generator(options_.seed, epoch);
-  return std::make_shared<SlotPlan>(rules, random_permutation(size, generator));
+  return std::make_shared<SlotPlan>(rules(), random_permutation(dataset_size(), generator));
+}
+
+std::shared_ptr<const SlotPlan> LoaderBase::Impl::counts_of(std::int64_t epoch) const {
+  if (options_.batch_sampler || (turns_ && epoch == epoch_)) return plan_of(epoch);
+  const std::int64_t size = options_.sampler ? options_.sampler->size() : dataset_size();
+  return std::make_shared<SlotPlan>(rules(), size);
 }
 
 std::shared_ptr<const SlotPlan> LoaderBase::Impl::plan_of(std::int64_t epoch) const {
@@ -357,17 +305,17 @@ void LoaderBase::rewind() {
 
 std::optional<std::int64_t> LoaderBase::steps_per_epoch(std::int64_t epoch) const {
   if (impl_->is_stream_) return std::nullopt;
-  return impl_->plan_of(epoch)->steps();
+  return impl_->counts_of(epoch)->steps();
 }
 
 std::optional<std::int64_t> LoaderBase::samples_per_epoch(std::int64_t epoch) const {
   if (impl_->is_stream_) return std::nullopt;
-  return impl_->plan_of(epoch)->samples();
+  return impl_->counts_of(epoch)->samples();
 }
 
 std::int64_t LoaderBase::micro_batches(std::int64_t step) const {
   if (impl_->is_stream_) return impl_->deal_.accumulate;
-  return impl_->plan_of(impl_->epoch_)->micro_batches(step);
+  return impl_->counts_of(impl_->epoch_)->micro_batches(step);
 }
 
 std::vector<std::int64_t> LoaderBase::indices(const BatchAddress& address) const {

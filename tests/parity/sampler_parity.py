@@ -1,4 +1,4 @@
-"""Compares lockstep's samplers with those of torch.utils.data, index for index.
+"""Compares lockstep's samplers, and the batches of its loader, with those of torch.utils.data.
 
 usage: sampler_parity.py PATH_OF_sampler_dump
 """
@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 SIZES = [0, 1, 2, 3, 5, 7, 16, 17, 31, 97, 100, 101, 257, 1009]
@@ -28,6 +28,18 @@ def distributed(draw, size, world_size, rank, shuffle, drop_last):
     return line, sampler
 
 
+def loader(draw, size, world_size, shuffle, drop_last):
+    """A loader's batches are those of a BatchSampler over a DistributedSampler; -1 ends each."""
+    seed, epoch, rank = draw.choice(SEEDS), draw.choice(EPOCHS), draw.randrange(world_size)
+    batch_size = draw.choice([1, 2, 3, 8, 40])
+    sampler = DistributedSampler(range(size), world_size, rank, shuffle, seed, drop_last)
+    sampler.set_epoch(epoch)
+    line = (f"loader {size} {world_size} {rank} {epoch} {seed} {shuffle:d} {drop_last:d} "
+            f"{batch_size}")
+    batches = BatchSampler(sampler, batch_size, drop_last)
+    return line, [index for batch in batches for index in [*batch, -1]]
+
+
 def cases():
     """Pairs of a line for sampler_dump and the sampler of Python that it must equal."""
     draw = random.Random(1)
@@ -37,6 +49,10 @@ def cases():
             for shuffle, drop_last in flags:
                 for rank in {0, world_size - 1, draw.randrange(world_size)}:
                     yield distributed(draw, size, world_size, rank, shuffle, drop_last)
+    for size in SIZES:
+        for world_size in range(1, 8):
+            for shuffle, drop_last in flags:
+                yield loader(draw, size, world_size, shuffle, drop_last)
     # 30,000 is where torch.randperm changes its algorithm.
     for size in (29_999, 30_000, 30_001, 100_003):
         for shuffle, drop_last in flags:
@@ -75,7 +91,7 @@ def main():
     count = sum(line.startswith("distributed") for line, _ in pairs)
     if count < 1000:
         sys.exit(f"only {count} distributed samplers compared; at least 1000 are wanted")
-    print(f"{count} distributed samplers and {len(pairs) - count} others equal Python's")
+    print(f"{count} distributed samplers and {len(pairs) - count} others and loaders equal Python's")
 
 
 if __name__ == "__main__":
