@@ -22,6 +22,8 @@ if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/bundle/include")
 endif()
 find_path(LOCKSTEP_JSON_INCLUDE nlohmann/json.hpp
           HINTS "${CMAKE_CURRENT_SOURCE_DIR}/bundle/include" REQUIRED)
+find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h
+          HINTS "${CMAKE_CURRENT_SOURCE_DIR}/bundle/include" REQUIRED)
 
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "archive/manifest.h"
+#include "core/checksum.h"
+#include "core/unique_fd.h"
+
+namespace lockstep {
+
+/// A new file that is known to be on the disk, and to be what was meant, when finish() returns.
+/// Everything throws SystemError when the system refuses.
+class DurableOutput {
+ public:
+  /// The file must not exist. Its space is reserved at once, so that a disk that is too full shows
+  /// before anything is written.
+  DurableOutput(std::string path, std::uint64_t bytes);
+
+  void append(std::span<const std::byte> bytes);
+
+  /// Waits for the disk, reads everything back and compares. Call when all bytes are there.
+  Manifest::File finish();
+
+ private:
+  void start_writeback();
+  void verify(std::uint64_t expected);
+
+  std::string path_;
+  UniqueFd fd_;
+  std::uint64_t bytes_;
+  std::uint64_t written_ = 0;
+  std::uint64_t flushed_ = 0;  // handed to the disk, perhaps not there yet
+  Checksum checksum_;
+};
+
+/// Makes the names in a folder durable. Throws SystemError.
+void sync_directory(const std::string& path);
+
+/// Makes `name` in `directory` point to `target` in one step: a relative link, so that paths such
+/// as latest/model.safetensors work and the directory can be moved; where the file system has no
+/// links, a file with the target's name. Throws SystemError.
+void move_pointer(const std::string& directory, const std::string& name, const std::string& target);
+
+}  // namespace lockstep

@@ -1,0 +1,216 @@
+#include "archive/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kLengthBytes = 8;
+constexpr std::uint64_t kLongestHeader = 100'000'000;  // the limit of the reference implementation
+constexpr std::size_t kHeaderAlignment = 64;
+constexpr int kDeepest = 3;  // header, tensor, shape
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw InvalidArgument(concat("not a sound safetensors file: ", what));
+}
+
+std::uint64_t little_endian(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | std::to_integer<int>(bytes[i]);
+  return value;
+}
+
+// JSON allows a name twice and readers then disagree on which counts, so it is refused.
+class NoNameTwice {
+ public:
+  bool operator()(int depth, json::parse_event_t event, json& value) {
+    if (depth > kDeepest) refuse("its header is nested too deeply");
+    if (event == json::parse_event_t::object_start) names_.emplace_back();
+    if (event == json::parse_event_t::object_end && !names_.empty()) names_.pop_back();
+    if (event == json::parse_event_t::key && !names_.empty() &&
+        !names_.back().insert(value.get_ref<const std::string&>()).second) {
+      refuse(concat("'", value.get_ref<const std::string&>(), "' appears twice in its header"));
+    }
+    return true;
+  }
+
+ private:
+  std::vector<std::set<std::string>> names_;
+};
+
+json parse_header(std::span<const std::byte> text) {
+  if (text.empty() || text.front() != std::byte{'{'}) refuse("its header does not begin with '{'");
+  const auto* begin = reinterpret_cast<const char*>(text.data());
+  try {
+    return json::parse(begin, begin + text.size(), NoNameTwice());
+  } catch (const json::exception& error) {
+    refuse(concat("its header is not JSON: ", first_line(error.what())));
+  }
+}
+
+std::map<std::string, std::string> parse_metadata(const json& metadata) {
+  if (!metadata.is_object()) refuse("its __metadata__ is not an object");
+  std::map<std::string, std::string> values;
+  for (const auto& [key, value] : metadata.items()) {
+    if (!value.is_string()) refuse(concat("its metadata '", key, "' is not a string"));
+    values[key] = value.get<std::string>();
+  }
+  return values;
+}
+
+std::uint64_t unsigned_number(const json& value, const std::string& name) {
+  if (!value.is_number_unsigned() ||
+      value.get<std::uint64_t>() >
+          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    refuse(concat("tensor '", name, "' has the number ", value.dump(), " in its header"));
+  }
+  return value.get<std::uint64_t>();
+}
+
+struct Placed {
+  TensorInfo info;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+Placed parse_tensor(const std::string& name, const json& fields) {
+  if (!fields.is_object() || fields.size() != 3 || !fields.contains("dtype") ||
+      !fields.contains("shape") || !fields.contains("data_offsets")) {
+    refuse(concat("tensor '", name, "' does not have exactly dtype, shape and data_offsets"));
+  }
+  const json& type_name = fields["dtype"];
+  const json& shape = fields["shape"];
+  const json& offsets = fields["data_offsets"];
+  if (!type_name.is_string() || !shape.is_array() || !offsets.is_array() || offsets.size() != 2) {
+    refuse(concat("tensor '", name, "' has a dtype, shape or data_offsets of the wrong kind"));
+  }
+  const auto type = element_type_of_safetensors(type_name.get_ref<const std::string&>());
+  if (!type) {
+    throw InvalidArgument(concat("tensor '", name, "' has the element type ", type_name.dump(),
+                                 ", which is not supported"));
+  }
+  Placed placed{.info = {.name = name, .type = *type}};
+  for (const json& length : shape) {
+    placed.info.shape.push_back(static_cast<std::int64_t>(unsigned_number(length, name)));
+  }
+  placed.begin = unsigned_number(offsets[0], name);
+  placed.end = unsigned_number(offsets[1], name);
+  const auto bytes = bytes_of(*type, placed.info.shape);
+  if (!bytes) refuse(concat("tensor '", name, "' is too large"));
+  if (placed.end < placed.begin || placed.end - placed.begin != *bytes) {
+    refuse(concat("tensor '", name, "' is at bytes ", placed.begin, " to ", placed.end,
+                  " but needs ", *bytes, " bytes for ", describe(*type, placed.info.shape)));
+  }
+  return placed;
+}
+
+}  // namespace
+
+Safetensors parse_safetensors(std::span<const std::byte> file) {
+  if (file.size() < kLengthBytes) refuse(concat("it has ", file.size(), " bytes"));
+  const std::uint64_t header_bytes = little_endian(file.first(kLengthBytes));
+  if (header_bytes > kLongestHeader) refuse(concat("a header of ", header_bytes, " bytes"));
+  if (header_bytes > file.size() - kLengthBytes) {
+    refuse(concat("its header should have ", header_bytes, " bytes, and ",
+                  file.size() - kLengthBytes, " follow"));
+  }
+  const json header = parse_header(file.subspan(kLengthBytes, header_bytes));
+  const std::span<const std::byte> data = file.subspan(kLengthBytes + header_bytes);
+
+  Safetensors result;
+  std::vector<Placed> placed;
+  for (const auto& [name, fields] : header.items()) {
+    if (name == "__metadata__") {
+      result.metadata = parse_metadata(fields);
+    } else {
+      placed.push_back(parse_tensor(name, fields));
+    }
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::uint64_t next = 0;
+  for (Placed& each : placed) {
+    if (each.begin != next) {
+      refuse(concat("tensor '", each.info.name, "' begins at byte ", each.begin,
+                    each.begin < next ? ", inside the one before it, which ends at "
+                                      : ", after a hole that begins at ",
+                    next));
+    }
+    next = each.end;
+    if (next > data.size()) {
+      refuse(concat("tensor '", each.info.name, "' ends at byte ", next, " of ", data.size()));
+    }
+    result.tensors.push_back(
+        {std::move(each.info), data.subspan(each.begin, each.end - each.begin)});
+  }
+  if (next != data.size()) refuse(concat(data.size() - next, " bytes follow its last tensor"));
+  return result;
+}
+
+SafetensorsLayout lay_out_safetensors(std::span<const TensorInfo> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  SafetensorsLayout layout;
+  layout.order.resize(tensors.size());
+  layout.offsets.resize(tensors.size());
+  std::iota(layout.order.begin(), layout.order.end(), std::size_t{0});
+  std::sort(layout.order.begin(), layout.order.end(), [&](std::size_t a, std::size_t b) {
+    const std::size_t size_a = names_of(tensors[a].type).bytes;
+    const std::size_t size_b = names_of(tensors[b].type).bytes;
+    return size_a != size_b ? size_a > size_b : tensors[a].name < tensors[b].name;
+  });
+
+  json header = json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  for (const std::size_t index : layout.order) {
+    const TensorInfo& tensor = tensors[index];
+    const ElementTypeNames& type = names_of(tensor.type);
+    if (type.safetensors.empty()) {
+      throw InvalidArgument(concat("tensor '", tensor.name, "' is ", type.torch,
+                                   ", which safetensors files cannot hold"));
+    }
+    const auto bytes = bytes_of(tensor.type, tensor.shape);
+    if (!bytes) {
+      throw InvalidArgument(concat("tensor '", tensor.name, "' has an impossible shape: ",
+                                   describe(tensor.type, tensor.shape)));
+    }
+    if (tensor.name == "__metadata__" || header.contains(tensor.name)) {
+      throw InvalidArgument(concat("two tensors cannot both have the name '", tensor.name, "'"));
+    }
+    layout.offsets[index] = layout.data_bytes;
+    layout.data_bytes += *bytes;
+    header[tensor.name] = {{"dtype", type.safetensors},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {layout.offsets[index], layout.data_bytes}}};
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const json::exception& error) {
+    throw InvalidArgument(concat("a tensor's name is not UTF-8: ", first_line(error.what())));
+  }
+  const std::size_t unpadded = kLengthBytes + text.size();
+  text.append((kHeaderAlignment - unpadded % kHeaderAlignment) % kHeaderAlignment, ' ');
+  if (text.size() > kLongestHeader) {
+    throw InvalidArgument(concat("the names of ", tensors.size(), " tensors need ", text.size(),
+                                 " bytes; safetensors files hold at most ", kLongestHeader));
+  }
+  for (std::size_t i = 0; i < kLengthBytes; ++i) {
+    layout.header += static_cast<char>(text.size() >> (8 * i) & 0xff);
+  }
+  layout.header += text;
+  return layout;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "archive/directory_lock.h"
+#include "lockstep/snapshot.h"
+#include "snapshot/background_writer.h"
+#include "snapshot/staging.h"
+
+namespace lockstep {
+
+class SnapshotStore::Impl {
+ public:
+  Impl(World& world, const SnapshotStoreOptions& options);
+  ~Impl() { writer_.wait(); }
+
+  bool writes() const { return writes_; }
+  void save(const Snapshot& snapshot, const SaveOptions& options);
+  void reserve(const Snapshot& snapshot);
+  void wait() { writer_.wait(); }
+  std::optional<std::int64_t> last_saved() const;
+  std::string last_error() const;
+
+  World& world() { return world_; }
+  const std::string& directory() const { return options_.directory; }
+  void report(const std::string& line) const;
+
+ private:
+  struct Job;
+
+  void take_directory();
+  void agree_on_sequence();
+  void write(const Job& job);
+  void note_failure(std::int64_t step, const std::string& reason);
+
+  World& world_;
+  SnapshotStoreOptions options_;
+  bool writes_ = false;
+  std::string cannot_write_;  // why, if this rank should write and cannot
+  DirectoryLock lock_;
+  std::int64_t sequence_ = 0;  // of the last save() of all ranks
+
+  mutable std::mutex mutex_;
+  std::optional<std::int64_t> last_saved_;  // under mutex_
+  std::string last_error_;                  // under mutex_
+
+  Staging staging_;          // touched by the writer while it is busy, otherwise by the caller
+  BackgroundWriter writer_;  // last: ends first
+};
+
+}  // namespace lockstep
