@@ -33,7 +33,9 @@ void Prefetcher::start(Work work, std::int64_t first, std::int64_t end) {
     stop_job();
     job_.reset();
     forgotten.swap(entries_);
+    taker_waits_ = true;
     done_.wait(lock, [this] { return busy_ == 0; });
+    taker_waits_ = false;
     job_ = std::make_shared<Job>(Job{.work = std::move(work), .stop = {}});
     cursor_ = unclaimed_ = first;
     end_ = std::max(first, end);
@@ -56,11 +58,16 @@ void Prefetcher::seek(std::int64_t turn) {
   to_do_.notify_all();
 }
 
+std::int64_t Prefetcher::limit() const {
+  return end_ - cursor_ > options_.ahead ? cursor_ + options_.ahead : end_;
+}
+
 // Results beyond `ahead` are there after seek() went back; nothing more is begun until they are
 // used.
 bool Prefetcher::claim(std::int64_t& turn) {
   if (!job_) return false;
-  const std::int64_t limit = end_ - cursor_ > options_.ahead ? cursor_ + options_.ahead : end_;
+  const std::int64_t limit = this->limit();
+  unclaimed_ = std::max(unclaimed_, cursor_);  // results that were kept have been taken meanwhile
   while (unclaimed_ < limit && entries_.contains(unclaimed_)) ++unclaimed_;
   if (unclaimed_ >= limit) return false;
   turn = unclaimed_++;
@@ -87,7 +94,9 @@ void Prefetcher::run(int worker) {
   }
   while (true) {
     std::int64_t turn = 0;
+    ++idle_;
     to_do_.wait(lock, [&] { return leaving_ || claim(turn); });
+    --idle_;
     if (leaving_) return;
     std::shared_ptr<Job> job = job_;
     ++busy_;
@@ -101,8 +110,9 @@ void Prefetcher::run(int worker) {
     lock.lock();
     if (job == job_) store(turn, std::move(entry));
     --busy_;
-    done_.notify_all();
+    const bool wake_taker = taker_waits_ && (turn == cursor_ || cursor_ >= end_ || !job_);
     lock.unlock();
+    if (wake_taker) done_.notify_one();
     entry = {};
     job.reset();
     lock.lock();
@@ -125,6 +135,20 @@ void Prefetcher::end_before(std::int64_t turn) {
   entries_.erase(entries_.lower_bound(end_), entries_.end());
 }
 
+bool Prefetcher::wait_for_turn(std::unique_lock<std::mutex>& lock,
+                               const std::function<bool()>& ready) {
+  to_do_.notify_all();
+  taker_waits_ = true;
+  bool there = true;
+  if (options_.timeout.count() == 0) {
+    done_.wait(lock, ready);
+  } else {
+    there = done_.wait_for(lock, options_.timeout, ready);
+  }
+  taker_waits_ = false;
+  return there;
+}
+
 Prefetcher::Result Prefetcher::next() {
   if (options_.workers == 0) return do_now();
   std::unique_lock lock(mutex_);
@@ -134,9 +158,7 @@ Prefetcher::Result Prefetcher::next() {
     entry = entries_.find(cursor_);
     return entry != entries_.end() && entry->second.done;
   };
-  if (options_.timeout.count() == 0) {
-    done_.wait(lock, ready);
-  } else if (!done_.wait_for(lock, options_.timeout, ready)) {
+  if (!ready() && !wait_for_turn(lock, ready)) {
     throw Timeout(concat("nothing within ", options_.timeout.count(), " ms"));
   }
   if (failed_start_) std::rethrow_exception(failed_start_);
@@ -144,8 +166,11 @@ Prefetcher::Result Prefetcher::next() {
   const Entry taken = std::move(entry->second);
   entries_.erase(entry);
   ++cursor_;
+  // Waking a worker for every turn would cost more than small turns do: it is woken when half of
+  // what may be ahead is missing, and wait_for_turn() sees to the rest.
+  const bool wake_worker = idle_ > 0 && 2 * (limit() - unclaimed_) >= options_.ahead;
   lock.unlock();
-  to_do_.notify_one();
+  if (wake_worker) to_do_.notify_one();
   if (taken.error) std::rethrow_exception(taken.error);
   return taken.result;
 }

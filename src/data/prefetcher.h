@@ -69,7 +69,9 @@ class Prefetcher {
 
   Result do_now();
   void run(int worker);
+  std::int64_t limit() const;
   bool claim(std::int64_t& turn);
+  bool wait_for_turn(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
   void store(std::int64_t turn, Entry entry);
   void end_before(std::int64_t turn);
   void stop_job();
@@ -84,6 +86,8 @@ class Prefetcher {
   std::int64_t unclaimed_ = 0;  // no turn before it needs a worker
   std::int64_t end_ = 0;
   int busy_ = 0;
+  int idle_ = 0;
+  bool taker_waits_ = false;
   bool leaving_ = false;
   std::exception_ptr failed_start_;
   std::vector<std::thread> threads_;
