@@ -24,7 +24,7 @@ template <typename Dataset>
 void expect_right_batches(const Dataset& dataset, const at::Tensor& rows, int workers) {
   Loader loader(dataset, {.batch_size = 64,
                           .shuffle = true,
-                          .num_workers = workers,
+                          .num_workers = conditions.workers,
                           .prefetch_factor = 4,
                           .device = c10::Device("cuda")});
   const at::Tensor busy = at::rand({2048, 2048}, at::TensorOptions(at::kCUDA));
@@ -33,12 +33,12 @@ void expect_right_batches(const Dataset& dataset, const at::Tensor& rows, int wo
   loader.begin_epoch(0);
   while (auto delivered = loader.next()) {
     EXPECT_TRUE(delivered->batch->is_cuda());
-    at::matmul(busy, busy);
+    if (conditions.busy) at::matmul(busy, busy);
     copies.push_back(delivered->batch->add(0));
     indices.push_back(delivered->indices);
     delivered->batch.reset();  // its memory may be used again as soon as the device is done with it
   }
-  EXPECT_EQ(copies.size(), 64u);
+  EXPECT_EQ(std::ssize(copies), rows.size(0) / 64);
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const at::Tensor wanted = lockstep::detail::select_batch(rows, indices[i]);
     EXPECT_TRUE(at::equal(copies[i].cpu(), wanted)) << "batch " << i;
@@ -50,7 +50,15 @@ void expect_right_batches(const Dataset& dataset, const at::Tensor& rows, int wo
 TEST(CudaLoader, batches_arrive_whole_while_the_device_is_busy) {
   const at::Tensor rows = at::rand({4096, 4096});
   const TensorDataset dataset(rows);
-  for (const int workers : {0, 1, 3}) expect_right_batches(dataset, rows, workers);
+  for (const int workers : {0, 1, 3}) expect_right_batches(dataset, rows, {.workers = workers});
+}
+
+TEST(CudaLoader, batches_are_not_read_before_they_have_arrived) {
+  const at::Tensor rows = at::rand({1024, 65'536});  // 16 MiB a batch: its copy takes a while
+  const TensorDataset dataset(rows);
+  for (const int workers : {0, 2}) {
+    expect_right_batches(dataset, rows, {.workers = workers, .busy = false});
+  }
 }
 
 TEST(CudaLoader, batches_arrive_on_the_stream_that_is_current) {
@@ -58,13 +66,13 @@ TEST(CudaLoader, batches_arrive_on_the_stream_that_is_current) {
   const TensorDataset dataset(rows);
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   const c10::StreamGuard guard(cuda.getStreamFromGlobalPool(c10::Device("cuda:0")));
-  expect_right_batches(dataset, rows, 2);
+  expect_right_batches(dataset, rows, {.workers = 2});
 }
 
 TEST(CudaLoader, a_dataset_can_be_on_the_device) {
   const at::Tensor rows = at::rand({4096, 256});
   const TensorDataset dataset(rows.to(at::kCUDA));
-  for (const int workers : {0, 2}) expect_right_batches(dataset, rows, workers);
+  for (const int workers : {0, 2}) expect_right_batches(dataset, rows, {.workers = workers});
 }
 
 TEST(CudaLoader, pinned_batches_stay_on_the_host) {
