@@ -22,8 +22,9 @@ struct FusedBatch {
   bool first_step = false;  // SGD: momentum buffers are about to be filled for the first time
   StepArguments arguments;  // on the batch's device; `lr` holds one tensor or none
 
-  /// Gradients whose layout in memory is not that of their parameter: the kernels would pair wrong
-  /// elements, so they work on a copy, which goes back when they have divided it.
+  /// Tensors that the kernel cannot work on themselves: gradients whose layout in memory is not
+  /// that of their parameter (the kernels pair elements by address), and others (see
+  /// plan_step.cpp). It gets a copy, which goes back afterwards.
   struct Copied {
     at::Tensor original;
     at::Tensor copy;

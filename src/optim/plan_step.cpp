@@ -86,6 +86,38 @@ at::Tensor initial(const std::string& key, const at::Tensor& parameter) {
   return key == "momentum_buffer" ? at::empty_like(parameter) : at::zeros_like(parameter);
 }
 
+// Up to torch 2.13 the CPU kernel of SGD does not change float16 and bfloat16 parameters that fill
+// a vector register (pytorch#191763).
+bool kernel_is_wrong(const FusedBatch& batch) {
+  const at::Tensor& first = batch.parameters.front();
+  return std::holds_alternative<SGDOptions>(*batch.options) && first.is_cpu() &&
+         (first.scalar_type() == at::kHalf || first.scalar_type() == at::kBFloat16);
+}
+
+// Lets the kernel work on float32 copies. That is also how a right kernel computes: in float32,
+// rounded when stored.
+void widen(FusedBatch& batch) {
+  const auto replace = [&](std::vector<at::Tensor>& tensors, bool copy_back) {
+    for (at::Tensor& tensor : tensors) {
+      const at::Tensor wide = tensor.detach().to(at::kFloat);
+      if (copy_back) {
+        batch.copied.push_back({tensor, wide});
+      }
+      tensor = wide;
+    }
+  };
+  // A gradient that is a copy already goes back through that one: its entry comes later in the
+  // list.
+  std::vector<FusedBatch::Copied> earlier = std::move(batch.copied);
+  batch.copied.clear();
+  replace(batch.parameters, true);
+  replace(batch.gradients, batch.arguments.grad_scale.defined());
+  for (auto& list : batch.state) {
+    replace(list, true);
+  }
+  batch.copied.insert(batch.copied.end(), earlier.begin(), earlier.end());
+}
+
 StepArguments arguments_on(const at::Device& device, const StepArguments& arguments,
                            std::size_t group) {
   StepArguments local;
@@ -164,6 +196,9 @@ class Planner {
             list.push_back(state_of(*participants.named[position], key));
           }
         }
+      }
+      if (kernel_is_wrong(batch)) {
+        widen(batch);
       }
       plan_.batches.push_back(std::move(batch));
     }

@@ -41,12 +41,12 @@ TEST(LRSchedule, one_cycle_moves_momentum_the_other_way) {
   SGD optimizer = two_groups();
   const LRSchedule schedule(OneCycleSchedule{.total_steps = 10});
   schedule.apply(optimizer, 0);
-  EXPECT_DOUBLE_EQ(optimizer.lr(0), 1.0 / 25);
-  EXPECT_DOUBLE_EQ(optimizer.momentum(0), 0.95);
+  EXPECT_NEAR(optimizer.lr(0), 1.0 / 25, 1e-12);
+  EXPECT_NEAR(optimizer.momentum(0), 0.95, 1e-12);
   schedule.apply(optimizer, 2);
-  EXPECT_DOUBLE_EQ(optimizer.lr(0), 1.0);
-  EXPECT_DOUBLE_EQ(optimizer.lr(1), 0.5);
-  EXPECT_DOUBLE_EQ(optimizer.momentum(1), 0.85);
+  EXPECT_NEAR(optimizer.lr(0), 1.0, 1e-12);
+  EXPECT_NEAR(optimizer.lr(1), 0.5, 1e-12);
+  EXPECT_NEAR(optimizer.momentum(1), 0.85, 1e-12);
   EXPECT_THROW(schedule.apply(optimizer, 11), InvalidArgument);
 }
 

@@ -245,6 +245,25 @@ TEST(Optimizer, channels_last_weights_train_as_contiguous_ones) {
   EXPECT_TRUE(torch::equal(plain, channels_last));
 }
 
+TEST(Optimizer, half_precision_parameters_train_in_every_element) {
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    for (const OptimizerOptions& options : kOptions) {
+      auto narrow = torch::ones({67}, type).requires_grad_();
+      auto wide = torch::ones({67}).requires_grad_();
+      auto one = make_optimizer({NamedParameter{"w", narrow}}, options);
+      auto other = make_optimizer({NamedParameter{"w", wide}}, options);
+      for (int step = 0; step < 4; ++step) {
+        narrow.mutable_grad() = torch::full({67}, 0.5).to(type);
+        wide.mutable_grad() = torch::full({67}, 0.5);
+        one->step();
+        other->step();
+      }
+      EXPECT_TRUE(torch::allclose(narrow.to(torch::kFloat), wide, 0.02, 0.02)) << narrow << wide;
+      EXPECT_EQ(one->state().tensors.contains("w.exp_avg"), options.index() != 0);
+    }
+  }
+}
+
 TEST(Optimizer, found_inf_skips_a_step_without_a_trace) {
   for (const OptimizerOptions& options : kOptions) {
     Net skipped;
