@@ -9,6 +9,7 @@
 #include "lockstep/autocast.h"
 #include "lockstep/clip_grad.h"
 #include "lockstep/ema.h"
+#include "lockstep/error.h"
 #include "lockstep/grad_scaler.h"
 #include "lockstep/lr_schedule.h"
 #include "lockstep/optimizer.h"
@@ -61,7 +62,7 @@ std::vector<Tensor> make_parameters(torch::ScalarType type) {
 std::vector<NamedParameter> named(const std::vector<Tensor>& tensors) {
   std::vector<NamedParameter> result;
   for (const Tensor& tensor : tensors) {
-    result.push_back({"p" + std::to_string(result.size()), tensor});
+    result.push_back({concat("p", result.size()), tensor});
   }
   return result;
 }
