@@ -17,11 +17,16 @@ using lockstep::TensorDataset;
 
 namespace {
 
-// Goes through an epoch with a device that lags behind the host, and compares what it saw with the
-// dataset at the end: a batch that came too late, or whose memory was given away too early, is
-// wrong.
+struct Conditions {
+  int workers = 0;
+  bool busy = true;  // the device lags behind the host; otherwise it waits for batches
+};
+
+// Goes through an epoch and compares what the device saw with the dataset at the end: a batch that
+// was read before it had arrived, or whose memory was given away too early, is wrong.
 template <typename Dataset>
-void expect_right_batches(const Dataset& dataset, const at::Tensor& rows, int workers) {
+void expect_right_batches(const Dataset& dataset, const at::Tensor& rows,
+                          const Conditions& conditions) {
   Loader loader(dataset, {.batch_size = 64,
                           .shuffle = true,
                           .num_workers = conditions.workers,
