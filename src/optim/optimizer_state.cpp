@@ -92,6 +92,15 @@ ParameterState adapted_state(const NamedParameter& parameter, const OptimizerOpt
   return tensors;
 }
 
+// Python has it only once a scheduler has been made.
+double initial_lr_of(const json& saved, const OptimizerOptions& options) {
+  const auto found = saved.find("initial_lr");
+  if (found != saved.end() && found->is_number()) {
+    return found->get<double>();
+  }
+  return std::visit([](const auto& values) { return values.lr; }, options);
+}
+
 void check_no_strangers(const State& state, const StateByName& adopted) {
   for (const auto& [full_name, tensor] : state.tensors) {
     const std::size_t dot = full_name.rfind('.');
@@ -143,7 +152,7 @@ void Optimizer::load_state(const State& state) {
     const json& saved = saved_groups[number];
     check_names(member(saved, "params"), group.parameters, number);
     group.options = options_from_json(saved, group.options);
-    group.initial_lr = saved.value("initial_lr", saved.value("lr", group.initial_lr));
+    group.initial_lr = initial_lr_of(saved, group.options);
     for (const NamedParameter& parameter : group.parameters) {
       ParameterState adopted = adapted_state(parameter, group.options, state);
       if (!adopted.empty()) {
@@ -158,14 +167,19 @@ void Optimizer::load_state(const State& state) {
 
 PythonOptimizerState to_python(const State& state) {
   PythonOptimizerState python;
-  const std::string type = member(state.values, "type").get<std::string>();
+  const json& type = member(state.values, "type");
   std::int64_t number = 0;
   for (const json& group : member(state.values, "groups")) {
     json values = group;
     json numbers = json::array();
     for (const json& name : member(group, "params")) {
+      if (!name.is_string()) {
+        throw InvalidArgument(
+            concat("optimizer state: ", name.dump(), " is not the name of a parameter"));
+      }
       for (const std::string_view key : kAllKeys) {
-        const auto tensor = state.tensors.find(concat(name.get<std::string>(), ".", key));
+        const auto tensor =
+            state.tensors.find(concat(name.get_ref<const std::string&>(), ".", key));
         if (tensor != state.tensors.end()) {
           python.state[number][std::string(key)] = tensor->second;
         }
@@ -202,6 +216,10 @@ State from_python(const PythonOptimizerState& python, const Optimizer& optimizer
     json values = group;
     json names = json::array();
     for (const json& number : member(group, "params")) {
+      if (!number.is_number_integer()) {
+        throw InvalidArgument(concat("optimizer state from Python: ", number.dump(),
+                                     " is not the number of a parameter"));
+      }
       names.push_back(name_of(number.get<std::int64_t>()));
     }
     values["params"] = std::move(names);

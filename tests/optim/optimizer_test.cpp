@@ -207,20 +207,23 @@ TEST(Optimizer, a_gradient_that_cannot_be_used_is_refused_before_anything_change
 
 TEST(Optimizer, gradients_in_another_layout_pair_with_the_right_elements) {
   // Python's fused CPU kernels pair them by address.
-  for (const OptimizerOptions& options : kOptions) {
-    auto plain = torch::arange(12.0).reshape({3, 4}).requires_grad_();
-    auto odd = plain.detach().clone().requires_grad_();
-    auto one = make_optimizer({NamedParameter{"w", plain}}, options);
-    auto other = make_optimizer({NamedParameter{"w", odd}}, options);
-    for (int step = 0; step < 3; ++step) {
-      const auto gradient = torch::randn({4, 3}).t();
-      plain.mutable_grad() = gradient.contiguous();
-      odd.mutable_grad() = gradient;
-      one->step({.grad_scale = torch::full({}, 4.0)});
-      other->step({.grad_scale = torch::full({}, 4.0)});
-      EXPECT_TRUE(torch::equal(plain.grad(), odd.grad()));
+  for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+    for (const OptimizerOptions& options : kOptions) {
+      auto plain = torch::arange(12.0).reshape({3, 4}).to(type).requires_grad_();
+      auto odd = plain.detach().clone().requires_grad_();
+      auto one = make_optimizer({NamedParameter{"w", plain}}, options);
+      auto other = make_optimizer({NamedParameter{"w", odd}}, options);
+      for (int step = 0; step < 3; ++step) {
+        const auto gradient = torch::randn({4, 3}).to(type).t();
+        plain.mutable_grad() = gradient.contiguous();
+        odd.mutable_grad() = gradient.clone();
+        one->step({.grad_scale = torch::full({}, 4.0)});
+        other->step({.grad_scale = torch::full({}, 4.0)});
+        EXPECT_TRUE(torch::equal(odd.grad(), gradient / 4));
+        EXPECT_TRUE(torch::equal(plain.grad(), odd.grad()));
+      }
+      EXPECT_TRUE(torch::equal(plain, odd));
     }
-    EXPECT_TRUE(torch::equal(plain, odd));
   }
 }
 
@@ -342,6 +345,9 @@ TEST(Optimizer, python_layout_and_back) {
     other->load_state(from_python(python, *other));
     expect_same(state.tensors, other->state().tensors);
     EXPECT_EQ(state.values, other->state().values);
+    PythonOptimizerState too_many = python;
+    too_many.param_groups[1]["params"].push_back(6);
+    EXPECT_THROW(from_python(too_many, *other), InvalidArgument);
   }
 }
 
