@@ -29,7 +29,7 @@ struct Pair {
   explicit Pair(at::ScalarType type, const OptimizerOptions& options) {
     torch::manual_seed(3);
     const auto start = torch::randn({9, 17});
-    host = start.to(type).requires_grad_();
+    host = start.to(type).clone().requires_grad_();
     device = start.to(at::kCUDA).to(type).requires_grad_();
     on_host = make_optimizer({NamedParameter{"w", host}}, options);
     on_device = make_optimizer({NamedParameter{"w", device}}, options);
