@@ -2,15 +2,10 @@
 
 #include <cstdio>
 
+#include "core/rank_list.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += concat(i ? ", " : "", ranks[i]);
-  return text;
-}
 
 std::string Arrival::identity_key(int rank) const {
   return concat("identity/", rank);

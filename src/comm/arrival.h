@@ -63,6 +63,4 @@ class ArrivalReporter {
   std::thread thread_;
 };
 
-std::string list_ranks(const std::vector<int>& ranks);
-
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
-#include "comm/arrival.h"
 #include "comm/group_impl.h"
+#include "core/rank_list.h"
 #include "lockstep/error.h"
 #include "lockstep/process_group.h"
 

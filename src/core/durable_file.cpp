@@ -31,16 +31,14 @@ void sync_folder_of(const std::string& path) {
   if (fd) ::fsync(fd.get());
 }
 
-}  // namespace
-
-void write_durably(const std::string& path, std::string_view content) {
+void write_and_rename(const std::string& path, std::string_view content, bool sync) {
   std::string temporary = path + ".XXXXXX";
   const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) throw_errno(concat("cannot make a file beside '", path, "'"));
   try {
     write_all(fd.get(), content, temporary);
     ::fchmod(fd.get(), 0644);
-    if (::fsync(fd.get()) != 0 && errno != EINVAL) {
+    if (sync && ::fsync(fd.get()) != 0 && errno != EINVAL) {
       throw_errno(concat("cannot sync '", temporary, "'"));
     }
     if (::rename(temporary.c_str(), path.c_str()) != 0) {
@@ -50,7 +48,17 @@ void write_durably(const std::string& path, std::string_view content) {
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+}  // namespace
+
+void write_durably(const std::string& path, std::string_view content) {
+  write_and_rename(path, content, /*sync=*/true);
   sync_folder_of(path);
+}
+
+void replace_file(const std::string& path, std::string_view content) {
+  write_and_rename(path, content, /*sync=*/false);
 }
 
 }  // namespace lockstep

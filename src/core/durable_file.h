@@ -10,4 +10,8 @@ namespace lockstep {
 /// SystemError, and leaves the old file alone, when the system refuses.
 void write_durably(const std::string& path, std::string_view content);
 
+/// The same without waiting for the disk: readers see the old or the new content, whole, but a
+/// power cut may lose both.
+void replace_file(const std::string& path, std::string_view content);
+
 }  // namespace lockstep

@@ -155,6 +155,8 @@ void Agent::handle(const Refused& refused) {
 }
 
 void Agent::handle(const Status& status) {
+  if (status.text == last_status_) return;  // it was sent away with it, and has asked again
+  last_status_ = status.text;
   actions_.push_back(AgentSays{status.text});
 }
 

@@ -157,6 +157,7 @@ class Agent {
   bool resume_ = false;             // a worker ended with 75 when it was asked to
   std::optional<Time> give_up_at_;  // on processes that do not end
   std::string stuck_;               // their names
+  std::string last_status_;         // of the coordinator, that was said
   bool leftovers_asked_ = false;
   Epoch stopped_through_ = 0;  // what the coordinator wants to hear about
   int stop_signals_ = 0;

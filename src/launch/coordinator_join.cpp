@@ -96,6 +96,9 @@ const Coordinator::Node* Coordinator::holder_of_rank(const NodeInfo& info) const
 bool Coordinator::is_being_replaced(LinkId link, const Join& join) {
   const Node* holder = holder_of_rank(join.node);
   if (phase_ == Phase::finished || join.terms != options_.terms || holder == nullptr) return false;
+  std::erase_if(claims_, [&](const auto& claim) {
+    return now_ - claim.second > options_.join_timeout;  // who asked has given up
+  });
   const Time asked = claims_.try_emplace(join.node.id, now_).first->second;
   if (holder->heard > asked + options_.terms.beat_interval) return false;
   actions_.push_back(SendTo{

@@ -27,7 +27,8 @@ CoordinatorShell::CoordinatorShell(EventLoop& loop, const CoordinatorOptions& op
     : loop_(loop),
       local_store_(options.terms.local_store),
       coordinator_(options, monotonic_now()),
-      callbacks_(std::move(callbacks)) {
+      callbacks_(std::move(callbacks)),
+      stacks_(loop, [this](LinkId link, const Message& message) { send(link, message); }) {
   if (remote) {
     server_ = std::make_unique<LinkServer>(loop, std::move(remote->listener),
                                            std::move(remote->options), server_callbacks());
@@ -43,7 +44,7 @@ CoordinatorShell::~CoordinatorShell() {
 LinkServer::Callbacks CoordinatorShell::server_callbacks() {
   LinkServer::Callbacks events;
   events.on_open = [this](LinkServer::Id id, const std::string& peer, const std::string&) {
-    links_[id].address = peer;
+    links_[id] = {.address = peer, .host = "", .streams = nullptr};
   };
   events.on_message = [this](LinkServer::Id id, const std::string& text) {
     try {
@@ -56,6 +57,7 @@ LinkServer::Callbacks CoordinatorShell::server_callbacks() {
   };
   events.on_close = [this](LinkServer::Id id, const std::string& reason) {
     links_.erase(id);
+    stacks_.on_closed(id);
     perform(coordinator_.on_closed(id, reason, monotonic_now()));
   };
   events.on_refused = [this](const std::string& address, const std::string& reason) {
@@ -72,7 +74,21 @@ void CoordinatorShell::receive(LinkServer::Id id, const std::string& text) {
   if (is_stream_message(text)) return receive_stream(id, text);
   Message message = decode(text);
   if (auto* join = std::get_if<Join>(&message)) note_address(links_[id], *join);
-  perform(coordinator_.on_message(id, message, monotonic_now()));
+  take(id, message);
+}
+
+void CoordinatorShell::take(LinkId link, const Message& message) {
+  if (const auto* join = std::get_if<Join>(&message)) links_[link].host = join->node.host;
+  if (const auto* ask = std::get_if<AskStacks>(&message)) {
+    std::map<LinkId, std::string> hosts;
+    for (const auto& [id, each] : links_) {
+      if (!each.host.empty()) hosts[id] = each.host;
+    }
+    stacks_.ask(link, *ask, hosts);
+  } else if (const auto* found = std::get_if<FoundStacks>(&message)) {
+    stacks_.on_found(link, *found);
+  }
+  perform(coordinator_.on_message(link, message, monotonic_now()));
 }
 
 void CoordinatorShell::receive_stream(LinkServer::Id id, std::string_view text) {
@@ -106,13 +122,14 @@ void CoordinatorShell::note_address(Link& link, Join& join) {
 
 void CoordinatorShell::close(LinkServer::Id id) {
   links_.erase(id);
+  stacks_.on_closed(id);
   server_->close(id);
 }
 
 // Later, not now: the agent is in the middle of what made it speak.
 void CoordinatorShell::from_local_agent(const Message& message) {
   loop_.after({}, [this, message, alive = alive_] {
-    if (*alive) perform(coordinator_.on_message(kLocalLink, message, monotonic_now()));
+    if (*alive) take(kLocalLink, message);
   });
 }
 

@@ -9,6 +9,7 @@
 #include "launch/coordinator.h"
 #include "launch/event_loop.h"
 #include "launch/link_server.h"
+#include "launch/stack_collection.h"
 #include "launch/stream_bundle.h"
 
 namespace lockstep {
@@ -52,12 +53,14 @@ class CoordinatorShell {
   /// A connection to a node.
   struct Link {
     std::string address;  // where it comes from
+    std::string host;     // of the node that has joined over it
     std::unique_ptr<StreamBundle> streams;
     bool told_address = false;  // that it is not the one that the node gives
   };
 
   LinkServer::Callbacks server_callbacks();
   void receive(LinkServer::Id id, const std::string& text);
+  void take(LinkId link, const Message& message);
   void receive_stream(LinkServer::Id id, std::string_view text);
   void note_address(Link& link, Join& join);
   void close(LinkServer::Id id);
@@ -70,7 +73,8 @@ class CoordinatorShell {
   Coordinator coordinator_;
   Callbacks callbacks_;
   std::unique_ptr<LinkServer> server_;
-  std::map<LinkServer::Id, Link> links_;  // after the server, whose queues streams look at
+  std::map<LinkId, Link> links_;  // after the server, whose queues streams look at
+  StackCollection stacks_;
   EventLoop::TimerId timer_{};
   bool done_ = false;
   // Posted calls outlive this object; they look here first.

@@ -1,5 +1,7 @@
 #include "launch/dry_run.h"
 
+#include <filesystem>
+
 #include "launch/membership.h"
 #include "launch/placement.h"
 #include "lockstep/error.h"
@@ -21,12 +23,56 @@ std::string port_text(int port) {
   return port == 0 ? "a free port" : concat("port ", port);
 }
 
+std::string describe_store(const JobPlan& plan, const Membership& place) {
+  if (plan.agent.terms.local_store) {
+    return "127.0.0.1, a free port, passed on to the coordinator's node";
+  }
+  return concat(place.group_rank == 0 ? concat(plan.store_address, ", ") : "node 0, ",
+                port_text(plan.store_port));
+}
+
 std::string describe_meeting(const JobPlan& plan) {
   if (plan.one_node) return "";
   return concat("coordinator: ", plan.meeting.endpoint.to_string(), ", ",
                 plan.agent.hosts_coordinator ? "hosted by this node" : "on another node", " (",
                 plan.meeting.reason, "); links are ",
                 plan.secret.empty() ? "not authenticated (--insecure)" : "authenticated", "\n");
+}
+
+// What will be known only when the job starts.
+constexpr const char* kChosen = "<chosen at start>";
+constexpr const char* kRunDirectory = "<run directory>";
+
+std::string run_directory_of(const JobPlan& plan) {
+  const auto& given = plan.options.run_dir;
+  return given && !given->empty() ? std::filesystem::absolute(*given).lexically_normal().string()
+                                  : kRunDirectory;
+}
+
+std::string error_file_of(const JobPlan& plan, const Placement& placement) {
+  const auto& log_dir = plan.options.log_dir;
+  if (log_dir == "/dev/null") return "";
+  if (log_dir) {
+    return concat(*log_dir, "/", plan.options.rdzv_id, "_", kChosen, "/attempt_0/",
+                  placement.local_rank, "/error.json");
+  }
+  return concat(run_directory_of(plan), "/logs/attempt_1/", placement.rank, "/error.json");
+}
+
+std::string master_addr_of(const JobPlan& plan, const Placement& placement) {
+  const bool elsewhere =
+      placement.group_rank != 0 && plan.master_addr.empty() && !plan.agent.terms.local_store;
+  return elsewhere ? "<node 0's address>" : placement.master_addr;
+}
+
+Environment::Variables variables_of(const JobPlan& plan, Placement placement) {
+  placement.run_dir = run_directory_of(plan);
+  placement.agent_socket = placement.run_dir + "/agent.sock";
+  placement.error_file = error_file_of(plan, placement);
+  placement.master_addr = master_addr_of(plan, placement);
+  Environment::Variables variables = worker_variables(plan, placement);
+  if (placement.master_port == 0) variables["MASTER_PORT"] = kChosen;
+  return variables;
 }
 
 std::string describe_worker(const JobPlan& plan, const Placement& placement) {
@@ -39,8 +85,7 @@ std::string describe_worker(const JobPlan& plan, const Placement& placement) {
   for (const std::string& word : plan.command.argv(placement.local_rank))
     text += " " + quoted(word);
   text += "\n  environment:";
-  const auto variables = worker_environment(plan.environment, plan.options, placement);
-  for (const auto& [name, value] : variables) {
+  for (const auto& [name, value] : variables_of(plan, placement)) {
     if (plan.environment.get(name) != value) text += concat(" ", name, "=", quoted(value));
   }
   return text + "\n";
@@ -62,8 +107,7 @@ std::string describe_plan(const JobPlan& plan) {
                             " workers on this one, up to ", terms.max_restarts, " restarts\n");
   text += describe_meeting(plan);
   text += concat("node ", self, ": ", plan.host, " (", plan.agent.self.address, ")\n");
-  text += concat("store: ", place.group_rank == 0 ? concat(plan.store_address, ", ") : "node 0, ",
-                 port_text(plan.store_port), "\n");
+  text += concat("store: ", describe_store(plan, place), "\n");
   for (int local_rank = 0; local_rank < plan.workers; ++local_rank) {
     text += describe_worker(
         plan,

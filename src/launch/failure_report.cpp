@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "core/rank_list.h"
 #include "launch/terminal_text.h"
 #include "lockstep/error.h"
 
@@ -168,27 +169,11 @@ void write_others(ReportWriter& out, const std::vector<WorkerFailure>& others) {
   if (others.size() > kOthersInFull) {
     std::vector<int> rest;
     for (std::size_t i = kOthersInFull; i < others.size(); ++i) rest.push_back(others[i].rank);
-    out.wrapped("  ", "    ", concat("and ", rest.size(), " more: ranks ", rank_list(rest)));
+    out.wrapped("  ", "    ", concat("and ", rest.size(), " more: ", list_ranks(rest)));
   }
 }
 
 }  // namespace
-
-std::string rank_list(std::vector<int> ranks) {
-  std::ranges::sort(ranks);
-  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
-  std::string list;
-  for (std::size_t first = 0; first < ranks.size();) {
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    const bool run = last - first >= 2;
-    if (!run) last = first;
-    list += concat(list.empty() ? "" : ", ", ranks[first]);
-    if (run) list += concat("-", ranks[last]);
-    first = last + 1;
-  }
-  return list;
-}
 
 std::string to_text(const FailureReport& report, const ReportStyle& style) {
   ReportWriter out(style);
@@ -202,10 +187,9 @@ std::string to_text(const FailureReport& report, const ReportStyle& style) {
   write_others(out, report.others);
   if (!report.stopped_ranks.empty()) {
     out.blank();
-    out.wrapped("", "  ",
-                concat("Stopped by the launcher because of this: ",
-                       report.stopped_ranks.size() == 1 ? "rank " : "ranks ",
-                       rank_list(report.stopped_ranks)));
+    out.wrapped(
+        "", "  ",
+        concat("Stopped by the launcher because of this: ", list_ranks(report.stopped_ranks)));
   }
   return out.take();
 }

@@ -69,7 +69,4 @@ std::string error_file_for_parent(const WorkerFailure& failure);
 /// A sentence on what such an end often means and where to look; empty if nothing is known.
 std::string hint_for(const ExitStatus& status);
 
-/// "0", "0, 2, 4-7": ranks in ascending order, runs of three or more shortened.
-std::string rank_list(std::vector<int> ranks);
-
 }  // namespace lockstep

@@ -139,10 +139,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   }
   plan.host = LocalMachine::current().name;
   plan.share_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
-  // So that too few devices for --virtual-local-rank are noticed before anything has started.
-  for (int local_rank = 0; local_rank < plan.workers; ++local_rank) {
-    worker_environment(environment, options, {.local_rank = local_rank});
-  }
+  if (options.virtual_local_rank) check_visible_devices(environment, plan.workers);
 
   const Beats beats = beats_of(options);
   const JobTerms terms{.run_id = options.rdzv_id,

@@ -1,5 +1,6 @@
 #include "launch/keeper.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -8,7 +9,6 @@
 #include <cerrno>
 #include <csignal>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "launch/keeper_process.h"
@@ -140,21 +140,29 @@ void Keeper::kill_leftovers(std::uint64_t request) {
 }
 
 void Keeper::send(const KeeperCommand& command) {
-  // The keeper takes commands at once unless it is just starting many workers. If someone has
-  // stopped it, there is no use in going on.
-  constexpr milliseconds kLimit(10'000);
-  constexpr milliseconds kPause(2);
-  const Clock::time_point deadline = Clock::now() + kLimit;
+  if (lost_) return;
   const std::string bytes = encode(command);
   const std::vector<int> fds = attached_fds(command);
-  while (!lost_ && channel_.send(bytes, fds) == ChannelResult::would_block) {
-    if (Clock::now() >= deadline) {
-      unresponsive_ = true;
-      ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
-      return;
-    }
-    std::this_thread::sleep_for(kPause);
+  if (pending_.empty() && channel_.send(bytes, fds) != ChannelResult::would_block) return;
+  if (pending_.empty()) pending_since_ = Clock::now();
+  Pending& waiting = pending_.emplace_back(Pending{.bytes = bytes, .fds = {}});
+  for (const int fd : fds) {
+    waiting.fds.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    if (!waiting.fds.back()) throw_errno("cannot keep a worker's output open");
   }
+}
+
+void Keeper::flush() {
+  while (!lost_ && !pending_.empty()) {
+    std::vector<int> fds;
+    for (const UniqueFd& fd : pending_.front().fds) fds.push_back(fd.get());
+    if (channel_.send(pending_.front().bytes, fds) == ChannelResult::would_block) break;
+    pending_.pop_front();
+    pending_since_ = Clock::now();
+  }
+  if (pending_.empty() || unresponsive_ || Clock::now() - pending_since_ < kPatience) return;
+  unresponsive_ = true;
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 #include <sys/types.h>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <string>
 #include <vector>
 
 #include "core/unique_fd.h"
@@ -57,7 +59,22 @@ class Keeper {
   /// AllGone. If that takes long, StuckProcesses comes once before.
   void kill_leftovers(std::uint64_t request);
 
+  /// Whether there are commands that the keeper has not taken: it is starting many workers, or
+  /// stands still. Then call flush() when fd() can be written to, and again after kPatience.
+  bool has_pending() const { return !pending_.empty(); }
+
+  /// Sends what it takes now. A keeper that has taken nothing for kPatience is killed: someone has
+  /// stopped it, and there is no use in going on.
+  void flush();
+
+  static constexpr std::chrono::seconds kPatience{10};
+
  private:
+  struct Pending {
+    std::string bytes;
+    std::vector<UniqueFd> fds;
+  };
+
   void send(const KeeperCommand& command);
   KeeperLost how_it_ended();
 
@@ -66,6 +83,8 @@ class Keeper {
   UniqueFd pidfd_;
   bool lost_ = false;
   bool unresponsive_ = false;
+  std::deque<Pending> pending_;
+  std::chrono::steady_clock::time_point pending_since_;  // nothing was taken
 };
 
 }  // namespace lockstep

@@ -217,6 +217,7 @@ void LogPump::Reader::add(std::uint64_t id, UniqueFd input, StreamOptions option
   if (wanted.console) parts.console = console_for(wanted.console_fd);
   if (!wanted.file.empty()) parts.file = open_file(wanted.file, wanted.max_bytes);
   if (!wanted.filtered_file.empty() && !wanted.needles.empty()) {
+    std::erase_if(filtered_, [](const auto& entry) { return entry.second.expired(); });
     parts.filtered = filtered_[wanted.filtered_file].lock();
     if (!parts.filtered) {
       parts.filtered = open_file(wanted.filtered_file, 0);
@@ -310,7 +311,13 @@ std::shared_ptr<LineTail> LogPump::tail_of(std::uint64_t stream) {
 std::vector<std::string> LogPump::tail(std::uint64_t stream) {
   const std::shared_ptr<LineTail> tail = tail_of(stream);
   if (!tail) return {};
-  reader_->post([this, stream] { reader_->drain(stream); }).wait_for(kTailLimit);
+  const std::future<void> drained = reader_->post([this, stream] { reader_->drain(stream); });
+  // Many workers may fail at once. Where the reader is held up for one of them it is for all, and
+  // the caller has better things to do than to wait for each.
+  const auto limit = Clock::now() < slow_until_ ? milliseconds(0) : kTailLimit;
+  if (drained.wait_for(limit) != std::future_status::ready && limit != milliseconds(0)) {
+    slow_until_ = Clock::now() + 10 * kTailLimit;
+  }
   return tail->lines();
 }
 

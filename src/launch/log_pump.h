@@ -67,7 +67,8 @@ class LogPump {
   UniqueFd open(std::uint64_t stream, StreamOptions options);
 
   /// The stream's last 20 lines, oldest first. What the worker wrote before this call is among
-  /// them, unless the file system makes the pump wait for more than a second.
+  /// them, unless the file system makes the pump wait for more than a second, or did so within the
+  /// last ten. Call it from one thread.
   std::vector<std::string> tail(std::uint64_t stream);
 
   /// Puts out what the stream has written and forgets it. A process that still writes to it gets
@@ -92,6 +93,7 @@ class LogPump {
   std::unique_ptr<Reader> reader_;
   std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<LineTail>> tails_;
+  std::chrono::steady_clock::time_point slow_until_;  // tail() does not wait again before
   std::thread thread_;
 };
 

@@ -74,6 +74,10 @@ std::vector<int> ranks(const json& object, const char* name) {
   return all;
 }
 
+std::chrono::milliseconds limit_of(const json& object) {
+  return std::chrono::milliseconds(number<std::int64_t>(object, "limit_ms", 0, 86'400'000));
+}
+
 json to_json(const NodeInfo& node) {
   return {{"id", node.id},
           {"host", node.host},
@@ -239,6 +243,18 @@ json body(const Finish& finish) {
 json body(const Beat&) {
   return json::object();
 }
+json body(const AskStacks& ask) {
+  return {{"id", ask.id}, {"limit_ms", ask.limit.count()}};
+}
+json body(const FindStacks& find) {
+  return {{"id", find.id}, {"limit_ms", find.limit.count()}};
+}
+json body(const FoundStacks& found) {
+  return {{"id", found.id}, {"stacks", found.stacks}};
+}
+json body(const StacksDone& done) {
+  return {{"id", done.id}, {"missing", done.missing}};
+}
 
 Message parse(const json& object, const Join*) {
   return Join{.node = node_info(field(object, "node")),
@@ -291,11 +307,29 @@ Message parse(const json& object, const Finish*) {
 Message parse(const json&, const Beat*) {
   return Beat{};
 }
+Message parse(const json& object, const AskStacks*) {
+  return AskStacks{number<std::uint64_t>(object, "id"), limit_of(object)};
+}
+Message parse(const json& object, const FindStacks*) {
+  return FindStacks{number<std::uint64_t>(object, "id"), limit_of(object)};
+}
+Message parse(const json& object, const FoundStacks*) {
+  return FoundStacks{number<std::uint64_t>(object, "id"), text(object, "stacks")};
+}
+Message parse(const json& object, const StacksDone*) {
+  StacksDone done{number<std::uint64_t>(object, "id"), {}};
+  for (const json& host : list(object, "missing")) {
+    if (!host.is_string()) throw InvalidArgument("message field 'missing' holds no host");
+    done.missing.push_back(host.get<std::string>());
+  }
+  return done;
+}
 
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames{
-    "join",   "ready",   "failed", "succeeded", "stopped", "leave", "refused",
-    "status", "prepare", "start",  "stop",      "finish",  "beat"};
+    "join",    "ready",      "failed",      "succeeded",    "stopped",    "leave",
+    "refused", "status",     "prepare",     "start",        "stop",       "finish",
+    "beat",    "ask_stacks", "find_stacks", "found_stacks", "stacks_done"};
 
 template <std::size_t Index = 0>
 Message parse_kind(std::size_t kind, const json& object) {

@@ -162,8 +162,32 @@ struct Finish {
 // Both ways, so that silence means something.
 struct Beat {};
 
+// For `lockstep stack`. None of this concerns the state machines.
+
+/// From a node to the coordinator: where do all ranks of the job stand?
+struct AskStacks {
+  std::uint64_t id = 0;
+  std::chrono::milliseconds limit{0};  // for the nodes to answer
+};
+/// From the coordinator to a node: where do yours?
+struct FindStacks {
+  std::uint64_t id = 0;
+  std::chrono::milliseconds limit{0};
+};
+/// The answer, and the same passed on to who asked.
+struct FoundStacks {
+  std::uint64_t id = 0;
+  std::string stacks;  // NodeStacks as JSON
+};
+/// To who asked: no more answers come.
+struct StacksDone {
+  std::uint64_t id = 0;
+  std::vector<std::string> missing;  // hosts that did not answer
+};
+
 using Message = std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused,
-                             Status, Prepare, Start, Stop, Finish, Beat>;
+                             Status, Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks,
+                             FoundStacks, StacksDone>;
 
 /// One message as JSON text, and back. decode() throws InvalidArgument for everything that encode()
 /// could not have made.

@@ -4,9 +4,9 @@
 #include <unistd.h>
 #include <csignal>
 
+#include "core/rank_list.h"
 #include "core/signal_names.h"
 #include "launch/descendants.h"
-#include "launch/failure_report.h"
 #include "launch/kill_descendants.h"
 #include "launch/wall_time.h"
 #include "lockstep/error.h"
@@ -35,49 +35,60 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
       forwarder_(services.loop, forwarder_callbacks()),
       workers_(plan, {services.keeper, services.pump, services.layout, services.events,
                       services.directory.socket_path(), services.directory.path()}),
-      hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()) {
+      hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()),
+      stack_desk_(
+          services.loop, services.directory.path(),
+          [this](const Message& message) { link_->send(message); },
+          [this](const std::string& text) { services_.console.warn(text); }) {
   // Only now: making the link may have changed who hosts the coordinator.
   agent_.emplace(plan.agent, monotonic_now());
-  services_.loop.watch(services_.keeper.fd(), EPOLLIN, [this](std::uint32_t) { on_keeper(); });
+  services_.loop.watch(services_.keeper.fd(), EPOLLIN, [this](std::uint32_t events) {
+    if (events & EPOLLOUT) services_.keeper.flush();
+    on_keeper();
+    watch_keeper();
+  });
   services_.loop.watch(services_.signals.fd(), EPOLLIN, [this](std::uint32_t) { on_signal(); });
 }
 
 NodeShell::~NodeShell() {
   services_.loop.cancel(timer_);
   services_.loop.cancel(leftovers_poll_);
+  services_.loop.cancel(keeper_patience_);
   services_.loop.unwatch(services_.signals.fd());
   if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
 }
 
 CoordinatorLink::Callbacks NodeShell::link_callbacks() {
-  return {
-      .connected =
-          [this] {
-            forwarder_.on_connected();
-            perform(agent_->on_connected(monotonic_now()));
-          },
-      .message =
-          [this](const Message& message) { perform(agent_->on_message(message, monotonic_now())); },
-      .disconnected =
-          [this](const std::string& reason) {
-            forwarder_.on_disconnected();
-            perform(agent_->on_disconnected(reason, monotonic_now()));
-          },
-      .say = [this](const std::string& text) { note(text); },
-      .idle = [this] { stop_if_over(); },
-      .open_store =
-          [this](const Membership& membership) { attempt([&] { store_.open(membership); }); },
-      .connect_store =
-          [this](Epoch epoch, const std::string& address) {
-            try {
-              return store_.connect(epoch, address);
-            } catch (const SystemError& error) {
-              note(concat("a worker's connection to the store was refused: ", error.what()));
-              return UniqueFd();
-            }
-          },
-      .stream_message = [this](std::string_view text) { forwarder_.on_message(text); },
-      .drained = [this] { forwarder_.on_drained(); }};
+  return {.connected =
+              [this] {
+                forwarder_.on_connected();
+                perform(agent_->on_connected(monotonic_now()));
+              },
+          .message =
+              [this](const Message& message) {
+                stack_desk_.on_message(message);
+                perform(agent_->on_message(message, monotonic_now()));
+              },
+          .disconnected =
+              [this](const std::string& reason) {
+                forwarder_.on_disconnected();
+                perform(agent_->on_disconnected(reason, monotonic_now()));
+              },
+          .say = [this](const std::string& text) { note(text); },
+          .idle = [this] { stop_if_over(); },
+          .open_store =
+              [this](const Membership& membership) { attempt([&] { store_.open(membership); }); },
+          .connect_store =
+              [this](Epoch epoch, const std::string& address) {
+                try {
+                  return store_.connect(epoch, address);
+                } catch (const SystemError& error) {
+                  note(concat("a worker's connection to the store was refused: ", error.what()));
+                  return UniqueFd();
+                }
+              },
+          .stream_message = [this](std::string_view text) { forwarder_.on_message(text); },
+          .drained = [this] { forwarder_.on_drained(); }};
 }
 
 StoreForwarder::Callbacks NodeShell::forwarder_callbacks() {
@@ -150,7 +161,7 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
           .on_lost_peers =
               [event](int slot, const WorkerLostPeers& lost) {
                 event("peer_lost", slot,
-                      {{"ranks", rank_list(lost.ranks)}, {"operation", lost.operation}});
+                      {{"ranks", rank_numbers(lost.ranks)}, {"operation", lost.operation}});
               },
           .on_leaving = [event](int slot) { event("worker_leaving", slot, {}); },
           .on_gone = [](int, const std::string&) {},
@@ -161,6 +172,7 @@ void NodeShell::perform(Agent::Actions actions) {
   for (AgentAction& action : actions) {
     std::visit([this](auto& kind) { carry_out(kind); }, action);
   }
+  watch_keeper();
   set_timer();
 }
 
@@ -269,6 +281,7 @@ void NodeShell::on_keeper() {
       workers_.on(event);
       if (workers_.all_started()) write_job(membership_);
     } else if (const auto end = workers_.on(event)) {
+      note_failure(*end);
       perform(agent_->on_worker_end(*end, now));
     } else if (const auto* gone = std::get_if<AllGone>(&event)) {
       if (gone->request != leftovers_request_) continue;
@@ -283,6 +296,31 @@ void NodeShell::on_keeper() {
       on_keeper_lost(lost->how);
     }
   }
+}
+
+// Commands that the keeper does not take at once wait for it, and nothing else waits for them.
+void NodeShell::watch_keeper() {
+  const bool pending = services_.keeper.has_pending();
+  if (keeper_lost_ || pending == keeper_pending_) return;
+  keeper_pending_ = pending;
+  services_.loop.cancel(keeper_patience_);
+  services_.loop.change(services_.keeper.fd(), pending ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  if (!pending) return;
+  keeper_patience_ =
+      services_.loop.after(Keeper::kPatience + std::chrono::milliseconds(100), [this] {
+        services_.keeper.flush();
+        keeper_pending_ = false;
+        watch_keeper();
+      });
+}
+
+// Of every attempt: the report at the end is about the last one.
+void NodeShell::note_failure(const WorkerEnd& end) {
+  if (end.details.empty() || agent_->phase() == NodePhase::stopping) return;
+  services_.events.write({.kind = "worker_failed",
+                          .epoch = end.epoch,
+                          .slot = membership_.self().first_rank + end.local_rank,
+                          .fields = {{"failure", RawJson{end.details}}}});
 }
 
 // The kernel has killed the workers with it; nobody is left to say so.
@@ -308,6 +346,7 @@ void NodeShell::on_signal() {
     } else {
       if (*number == SIGWINCH) services_.pump.resize_terminals();
       workers_.signal(*number);
+      watch_keeper();
     }
   }
 }

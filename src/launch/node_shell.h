@@ -14,6 +14,7 @@
 #include "launch/log_pump.h"
 #include "launch/node_store.h"
 #include "launch/run_directory.h"
+#include "launch/stack_desk.h"
 #include "launch/stop_signals.h"
 #include "launch/store_forwarder.h"
 #include "launch/worker_group.h"
@@ -66,6 +67,8 @@ class NodeShell {
   void note(const std::string& text);
   void write_job(const Membership& membership);
   void on_keeper();
+  void watch_keeper();
+  void note_failure(const WorkerEnd& end);
   void await_leftovers();
   void on_keeper_lost(const std::string& how);
   void on_signal();
@@ -82,6 +85,7 @@ class NodeShell {
   StoreForwarder forwarder_;
   WorkerGroup workers_;
   WorkerHub hub_;
+  StackDesk stack_desk_;
   std::optional<Agent> agent_;
   JobRecord record_;
   Membership membership_;  // of the workers
@@ -89,6 +93,8 @@ class NodeShell {
   std::uint64_t leftovers_request_ = 0;
   EventLoop::TimerId leftovers_poll_{};
   bool keeper_lost_ = false;
+  bool keeper_pending_ = false;
+  EventLoop::TimerId keeper_patience_{};
   std::optional<Finish> finish_;
 };
 

@@ -1,6 +1,6 @@
 #include "launch/node_store.h"
 
-#include "launch/failure_report.h"
+#include "core/rank_list.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -62,8 +62,8 @@ void NodeStore::watch_arrivals() {
   for (const StoreClientStatus& client : status.clients) {
     if (client.awaited_keys.empty() || now - client.last_request < kPatience) continue;
     const std::string text =
-        concat(missing->size() == 1 ? "rank " : "ranks ", rank_list(*missing), " of ",
-               membership_.world_size, missing->size() == 1 ? " has" : " have",
+        concat(list_ranks(*missing), " of ", membership_.world_size,
+               missing->size() == 1 ? " has" : " have",
                " not joined the process group yet; others wait for it (process ", client.pid,
                " on ", client.address, " for key ", client.awaited_keys.front(), ")");
     if (text != last_said_) callbacks_.say(text);

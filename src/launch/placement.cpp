@@ -27,4 +27,14 @@ Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local
           .run_dir = ""};
 }
 
+Environment::Variables worker_variables(const JobPlan& plan, const Placement& placement) {
+  Environment::Variables variables = worker_environment(plan.environment, plan.options, placement);
+  // They would go by the machine's name, which often stands for another network or for loopback.
+  if (!plan.interface.empty()) {
+    variables.emplace("GLOO_SOCKET_IFNAME", plan.interface);
+    variables.emplace("NCCL_SOCKET_IFNAME", "=" + plan.interface);  // not as a prefix
+  }
+  return variables;
+}
+
 }  // namespace lockstep

@@ -10,4 +10,7 @@ namespace lockstep {
 /// file, agent's socket) is left empty.
 Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local_rank);
 
+/// All that the worker finds in its environment.
+Environment::Variables worker_variables(const JobPlan& plan, const Placement& placement);
+
 }  // namespace lockstep

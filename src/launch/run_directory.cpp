@@ -76,7 +76,8 @@ UniqueFd try_lock(const std::string& folder) {
 
 // Whether someone may want what is in the folder.
 bool holds_something_of_worth(const fs::path& folder) {
-  static const std::set<std::string> kOurs = {"job.json", "events.jsonl", ".lock", "agent.sock"};
+  static const std::set<std::string> kOurs = {"job.json", "events.jsonl", ".lock", "agent.sock",
+                                              "ask.sock", "stacks.json"};
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
@@ -95,12 +96,6 @@ bool remove_if_worthless(const std::string& folder) {
   return !error;
 }
 
-std::optional<JobRecord> read_job(const std::string& folder) {
-  std::ifstream file(folder + "/job.json", std::ios::binary);
-  if (!file) return std::nullopt;
-  return job_record_from_json(std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
 // Whether the folder's agent runs. The lock decides: it also works for a pid of another container
 // that shares the temporary place.
 bool is_live(const std::string& folder) {
@@ -114,6 +109,12 @@ bool is_our_folder(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<JobRecord> read_job(const std::string& folder) {
+  std::ifstream file(folder + "/job.json", std::ios::binary);
+  if (!file) return std::nullopt;
+  return job_record_from_json(std::string(std::istreambuf_iterator<char>(file), {}));
+}
 
 RunDirectory::RunDirectory(const RunDirectoryOptions& options, const Environment& environment) {
   const std::string temporary = temporary_place(environment);
@@ -178,7 +179,8 @@ RunDirectory::~RunDirectory() {
 }
 
 void RunDirectory::write_job(const JobRecord& record) const {
-  write_durably(path_ + "/job.json", to_json(record) + "\n");
+  // Of use only while this process lives; the main loop does not wait for a disk for it.
+  replace_file(path_ + "/job.json", to_json(record) + "\n");
 }
 
 bool RunDirectory::finish(bool succeeded) {

@@ -47,6 +47,9 @@ struct JobRecord {
 std::string to_json(const JobRecord& record);
 std::optional<JobRecord> job_record_from_json(std::string_view json);
 
+/// The job.json of a run directory; std::nullopt where there is none that can be read.
+std::optional<JobRecord> read_job(const std::string& run_directory);
+
 /// When the process started, in the kernel's ticks since boot; std::nullopt if there is none.
 std::optional<std::uint64_t> process_start_time(pid_t pid);
 

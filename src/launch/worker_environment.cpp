@@ -82,6 +82,10 @@ Environment::Variables worker_environment(const Environment& launcher, const Run
   return variables;
 }
 
+void check_visible_devices(const Environment& launcher, int workers) {
+  for (int local_rank = 0; local_rank < workers; ++local_rank) visible_device(launcher, local_rank);
+}
+
 std::optional<std::string> omp_notice(const Environment& launcher, int local_world_size) {
   if (!limits_threads(launcher, local_world_size)) {
     return std::nullopt;

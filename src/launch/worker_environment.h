@@ -43,6 +43,9 @@ struct Placement {
 Environment::Variables worker_environment(const Environment& launcher, const RunOptions& options,
                                           const Placement& placement);
 
+/// Under --virtual-local-rank: throws InvalidArgument if CUDA_VISIBLE_DEVICES has too few devices.
+void check_visible_devices(const Environment& launcher, int workers);
+
 /// One line for the user where worker_environment() sets OMP_NUM_THREADS=1, as torchrun does when
 /// several workers share a machine and nobody has said how many threads each may have.
 std::optional<std::string> omp_notice(const Environment& launcher, int local_world_size);

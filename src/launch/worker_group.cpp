@@ -38,14 +38,8 @@ void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
                 .node_rank = placement.group_rank,
                 .error_file = logs.error_file};
   WorkerSpec spec{.argv = plan_.command.argv(local_rank), .environment = {}};
-  for (const auto& [name, value] :
-       worker_environment(plan_.environment, plan_.options, placement)) {
+  for (const auto& [name, value] : worker_variables(plan_, placement)) {
     spec.environment.emplace(name, value);
-  }
-  // They would go by the machine's name, which often stands for another network or for loopback.
-  if (!plan_.interface.empty()) {
-    spec.environment.emplace("GLOO_SOCKET_IFNAME", plan_.interface);
-    spec.environment.emplace("NCCL_SOCKET_IFNAME", "=" + plan_.interface);  // not as a prefix
   }
   if (!plan_.cpus.empty()) {
     const CpuSet& cpus = plan_.cpus[static_cast<std::size_t>(local_rank)];

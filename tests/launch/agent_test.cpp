@@ -26,6 +26,15 @@ TEST(Agent, ItConnectsAndSaysWhoItIs) {
   EXPECT_EQ(node.sent<Join>()[0].phase, NodePhase::idle);
 }
 
+TEST(Agent, WhatTheCoordinatorSaysAgainAndAgainIsSaidOnce) {
+  AgentDriver node;
+  node.connect();
+  node.hear(Status{"--node-rank 1 is held by b"});
+  node.hear(Status{"--node-rank 1 is held by b"});
+  node.hear(Status{"1 of 2 nodes joined"});
+  EXPECT_EQ(node.asked<AgentSays>().size(), 2u);
+}
+
 TEST(Agent, AFailedConnectionIsTriedAgain) {
   AgentDriver node;
   node.agent();

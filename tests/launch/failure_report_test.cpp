@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/rank_list.h"
 #include "lockstep/error.h"
 
 using lockstep::Error;
@@ -196,10 +197,10 @@ TEST(FailureReport, colours_stand_only_where_asked_and_never_come_from_a_worker)
 }
 
 TEST(FailureReport, ranks_are_listed_in_order_and_once) {
-  EXPECT_EQ(lockstep::rank_list({}), "");
-  EXPECT_EQ(lockstep::rank_list({4}), "4");
-  EXPECT_EQ(lockstep::rank_list({5, 4, 4}), "4, 5");
-  EXPECT_EQ(lockstep::rank_list({6, 5, 4, 1, 9}), "1, 4-6, 9");
+  EXPECT_EQ(lockstep::rank_numbers({}), "");
+  EXPECT_EQ(lockstep::rank_numbers({4}), "4");
+  EXPECT_EQ(lockstep::rank_numbers({5, 4, 4}), "4, 5");
+  EXPECT_EQ(lockstep::rank_numbers({6, 5, 4, 1, 9}), "1, 4-6, 9");
 }
 
 TEST(FailureReport, hints_know_signals_and_the_codes_that_shells_make_of_them) {

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -124,6 +125,35 @@ TEST(Keeper, ends_are_told_in_the_order_in_which_they_happened) {
     EXPECT_GT(exited.monotonic_ns, last);
     last = exited.monotonic_ns;
   }
+}
+
+TEST(Keeper, commands_to_a_keeper_that_stands_still_wait_and_their_sender_does_not) {
+  TestKeeper test;
+  ASSERT_EQ(::kill(test.keeper.pid(), SIGSTOP), 0);
+  const auto before = std::chrono::steady_clock::now();
+  while (!test.keeper.has_pending()) test.keeper.signal(99, SIGUSR1);  // nobody has this number
+  const TemporaryFolder folder;
+  WorkerSpec spec = TestKeeper::shell("echo hello");
+  {
+    // Closed before the keeper has taken it.
+    const UniqueFd out(
+        ::open((folder / "out").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    spec.stdout_fd = out.get();
+    test.keeper.start(2, spec);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - before, Keeper::kPatience);
+  ASSERT_EQ(::kill(test.keeper.pid(), SIGCONT), 0);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (test.keeper.has_pending() && std::chrono::steady_clock::now() < deadline) {
+    test.keeper.flush();
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(test.next<WorkerStarted>().id, 2u);
+  EXPECT_EQ(test.next<WorkerExited>().status, (ExitStatus{.exit_code = 0}));
+  std::ifstream file(folder / "out");
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(line, "hello");
 }
 
 TEST(Keeper, a_worker_gets_exactly_its_environment_its_folder_and_its_cpus) {

@@ -26,6 +26,14 @@ def clean_environment():
     }
 
 
+def job_environment():
+    return {**clean_environment(), "TMPDIR": _temporary.name}
+
+
+def stack_command(*words):
+    return [_launcher, "stack", *words]
+
+
 class Job:
     """A running `lockstep run`."""
 
@@ -35,7 +43,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**clean_environment(), "TMPDIR": _temporary.name, **(env or {})},
+            env={**job_environment(), **(env or {})},
             **options,
         )
         self._text = {self.process.stdout: "", self.process.stderr: ""}

@@ -66,7 +66,11 @@ std::vector<Message> all_kinds() {
       Start{4, "10.0.0.1", 29500},
       Stop{4, 2, "why"},
       Finish{.code = 75, .reason = "why", .failures = {some_failure()}, .stopped_ranks = {0, 2}},
-      Beat{}};
+      Beat{},
+      AskStacks{3, std::chrono::seconds(7)},
+      FindStacks{4, std::chrono::seconds(8)},
+      FoundStacks{5, "{}"},
+      StacksDone{6, {"a", "b"}}};
 }
 
 TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 
-from launcher import Job, LIMIT, set_launcher
+from launcher import Job, LIMIT, job_environment, set_launcher, stack_command
 from network import Network, ip
 
 set_launcher(sys.argv.pop(1))
@@ -21,6 +22,13 @@ TORCH_PYTHON, DDP_JOB = [
     sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None for _ in range(2)
 ]
 PARITY = pathlib.Path(__file__).resolve().parent.parent / "parity"  # programs in both languages
+
+
+def expand(ranks):
+    """[0, 1, 2, 5] of "0-2, 5"."""
+    for part in ranks.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
 
 
 class NodesTest(unittest.TestCase):
@@ -235,6 +243,60 @@ class Failing(NodesTest):
         code, _, err = one.end()
         self.assertEqual(code, 1)
         self.assertIn("was lost", err)
+
+
+class Stacks(NodesTest):
+    """`lockstep stack`, which asks all nodes."""
+
+    def sleepers(self):
+        worker = self.file("sleeper.sh", """
+            echo rank $RANK of $WORLD_SIZE
+            exec sleep 1000
+            """)
+        # The first is asked, where several launchers of one job run on one machine.
+        jobs = [self.start(1, worker=worker, nproc=2, nnodes="3")]
+        jobs[0].wait_for_error("joined")
+        jobs += [self.start(node, worker=worker, nnodes="3") for node in (2, 3)]
+        for job in jobs:
+            job.wait_for_line("of 4")
+        jobs[0].wait_for_line("of 4", 2)
+        return jobs
+
+    def stack(self, node, *words):
+        done = subprocess.run(self.network.command(node, *stack_command(*words)), env=job_environment(),
+                              capture_output=True, text=True, timeout=2 * LIMIT)
+        return done.returncode, done.stdout, done.stderr
+
+    def wait_until_known(self, node):
+        """A launcher may take a moment to write down what it has started."""
+        deadline = time.monotonic() + LIMIT
+        while self.stack(node, "job1")[0] != 0:
+            self.assertLess(time.monotonic(), deadline)
+
+    def test_every_rank_of_every_node_is_shown_in_order(self):
+        self.sleepers()
+        self.wait_until_known(1)
+        for node in (1, 2):
+            code, out, err = self.stack(node, "job1")
+            self.assertEqual(code, 0, out + err)
+            ranks = [int(rank) for line in out.splitlines() if line.startswith("rank")
+                     for rank in expand(re.match(r"ranks? ([-0-9, ]+) \(", line).group(1))]
+            self.assertEqual(sorted(ranks), [0, 1, 2, 3], out)
+            self.assertEqual(ranks[0], 0, out)
+            self.assertIn("sleep", out)
+
+    def test_a_node_that_does_not_answer_is_named(self):
+        jobs = self.sleepers()
+        self.wait_until_known(1)
+        jobs[2].process.send_signal(signal.SIGSTOP)
+        try:
+            code, out, err = self.stack(1, "--limit", "2", "job1")
+        finally:
+            jobs[2].process.send_signal(signal.SIGCONT)
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("No answer from", out)
+        self.assertIn("Nothing is known of rank 3", out)
+        self.assertRegex(out, r"ranks? [-0-9, ]*2 \(")
 
 
 class LocalStore(NodesTest):

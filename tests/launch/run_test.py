@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ import textwrap
 import time
 import unittest
 
-from launcher import Job, is_alive, run, set_launcher, wait_until_gone
+from launcher import Job, is_alive, job_environment, run, set_launcher, wait_until_gone
 
 set_launcher(sys.argv.pop(1))
 
@@ -88,6 +89,15 @@ class Endings(RunTest):
         events = {event["kind"]: event for event in map(json.loads, out.splitlines())}
         self.assertEqual(events["job_end"]["exit_code"], 4)
         self.assertEqual(events["failure"]["report"]["first"]["rank"], 0)
+
+    def test_events_tell_of_failures_that_a_restart_mended(self):
+        code, out, _ = run(["--json", "--max-restarts", "1",
+                            *self.shell("echo broken >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 4")])
+        self.assertEqual(code, 0)
+        failed = [event for event in map(json.loads, out.splitlines()) if event["kind"] == "worker_failed"]
+        self.assertEqual([(event["epoch"], event["slot"]) for event in failed], [(1, 0)])
+        self.assertEqual(failed[0]["failure"]["exit_code"], 4)
+        self.assertEqual(failed[0]["failure"]["stderr_tail"], ["broken"])
 
     def test_a_reader_that_comes_late_misses_nothing(self):
         job = Job(self.shell("seq 1 50000 >&2; echo written"))
@@ -287,6 +297,22 @@ class DryRun(RunTest):
         self.assertIn("rank 1 (local rank 1)", out)
         self.assertIn("WORLD_SIZE=2", out)
         self.assertFalse(flag.exists())
+
+    def test_what_is_not_known_yet_is_named_and_nothing_that_workers_get_is_left_out(self):
+        command = ["--nproc-per-node", "1", "--run-dir", str(self.folder / "run"), *self.shell("env")]
+        code, out, _ = run(["--dry-run", *command])
+        self.assertEqual(code, 0)
+        told = dict(word.split("=", 1) for word in shlex.split(out.split("environment:")[1]))
+        self.assertEqual(told["MASTER_PORT"], "<chosen at start>")
+        self.assertEqual(told["LOCKSTEP_RUN_DIR"], str(self.folder / "run"))
+        code, out, _ = run(command)
+        self.assertEqual(code, 0)
+        found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+        for name, value in told.items():
+            if "<" not in value and name != "TORCHELASTIC_RUN_ID":  # a new one each time
+                self.assertEqual(found.get(name), value, name)
+        own = {name for name, value in found.items() if job_environment().get(name) != value}
+        self.assertEqual(own - set(told) - {"_", "SHLVL", "PWD", "OLDPWD"}, set())
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "launch/stack_command.h"
 #include "launch/stack_text.h"
 #include "launch/stack_tools.h"
 #include "launch/system_call_words.h"
 #include "tests/core/temporary_folder.h"
 
-using lockstep::format_ranks;
 using lockstep::parse_eu_stack;
 using lockstep::parse_gdb;
 using lockstep::parse_py_spy;
@@ -133,12 +131,6 @@ TEST(StackText, a_thread_that_waits_in_the_kernel_shows_where) {
             "    waiting in the kernel, where no signal reaches it in fsync of /data/model\n"
             "    kernel: folio_wait_bit\n"
             "    kernel: ksys_fsync\n");
-}
-
-TEST(FormatRanks, makes_ranges) {
-  EXPECT_EQ(format_ranks({5, 0, 2, 1}), "0-2,5");
-  EXPECT_EQ(format_ranks({7}), "7");
-  EXPECT_EQ(format_ranks({0, 2}), "0,2");
 }
 
 TEST(SystemCall, is_named_with_what_it_works_on) {

@@ -1,13 +1,9 @@
-#include "launch/stack_command.h"
+#include "launch/find_stacks.h"
 
-#include <unistd.h>
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <cstddef>
-#include <map>
 #include <thread>
-#include <utility>
 
 #include "launch/process_state.h"
 #include "launch/stack_text.h"
@@ -20,7 +16,7 @@ namespace {
 
 constexpr auto kLongerThanADiskAccess = std::chrono::milliseconds(100);
 
-// What is printed of one rank. Ranks with the same text are printed once.
+// What is said of one rank.
 struct Description {
   std::string text;
   bool complete = false;  // it says where the process stands
@@ -106,113 +102,37 @@ std::vector<Description> describe_all(const std::vector<RankProcess>& ranks,
   return descriptions;
 }
 
-std::string name_of_this_host() {
-  char name[HOST_NAME_MAX + 1] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
-// "rank 3 (process 4711)", "ranks 0-2,5 (processes 4711, 4712, 4713, 4720)".
-std::string title_of(const std::vector<RankProcess>& members) {
-  std::vector<int> ranks;
-  std::string pids;
-  for (const RankProcess& member : members) {
-    ranks.push_back(member.rank);
-    pids += concat(pids.empty() ? "" : ", ", member.pid);
-  }
-  const bool one = members.size() == 1;
-  return concat(one ? "rank " : "ranks ", format_ranks(ranks), one ? " (process " : " (processes ",
-                pids, ")");
-}
-
-void print_groups(const std::vector<RankProcess>& ranks,
-                  const std::vector<Description>& descriptions, std::ostream& out) {
-  std::vector<std::pair<std::string, std::vector<RankProcess>>> groups;
-  for (std::size_t index = 0; index < ranks.size(); ++index) {
-    const std::string& text = descriptions[index].text;
-    auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const auto& each) { return each.first == text; });
-    if (group == groups.end()) {
-      groups.push_back({text, {}});
-      group = std::prev(groups.end());
-    }
-    group->second.push_back(ranks[index]);
-  }
-  for (const auto& [text, members] : groups) {
-    out << title_of(members) << ":\n" << text;
-  }
-}
-
-void print_missing_tools(const StackTools& tools, const std::vector<RankProcess>& ranks,
-                         std::ostream& out) {
+std::vector<std::string> missing_tools(const StackTools& tools,
+                                       const std::vector<RankProcess>& ranks) {
   const bool any_python = std::any_of(ranks.begin(), ranks.end(), [](const RankProcess& rank) {
     const auto process = inspect_process(behind_shells(rank.pid));
     return process && process->python;
   });
+  std::vector<std::string> advice;
   if (!tools.any_native()) {
-    out << "To see functions, install gdb or elfutils (eu-stack).\n";
+    advice.push_back("To see functions, install gdb or elfutils (eu-stack).");
   }
   if (any_python && !tools.py_spy) {
-    out << "To see lines of Python, install py-spy (pip install py-spy).\n";
+    advice.push_back("To see lines of Python, install py-spy (pip install py-spy).");
   }
-}
-
-// Ranks of other machines, by host.
-void print_elsewhere(const std::map<std::string, std::vector<int>>& hosts, std::ostream& out) {
-  for (const auto& [host, ranks] : hosts) {
-    out << (ranks.size() == 1 ? "rank " : "ranks ") << format_ranks(ranks)
-        << (ranks.size() == 1 ? " runs" : " run") << " on " << host
-        << ": run lockstep stack there\n";
-  }
+  return advice;
 }
 
 }  // namespace
 
-std::string format_ranks(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string text;
-  for (std::size_t first = 0; first < ranks.size();) {
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-      ++last;
-    }
-    text += concat(text.empty() ? "" : ",", ranks[first]);
-    if (last != first) {
-      text += concat("-", ranks[last]);
-    }
-    first = last + 1;
-  }
-  return text;
-}
-
-int stack_command(const std::vector<RankProcess>& ranks, const StackOptions& options,
-                  std::ostream& out) {
-  if (ranks.empty()) {
-    out << "the job has no running rank\n";
-    return 1;
-  }
-  const std::string this_host = options.this_host.empty() ? name_of_this_host() : options.this_host;
-  std::vector<RankProcess> here;
-  std::map<std::string, std::vector<int>> elsewhere;
-  for (const RankProcess& rank : ranks) {
-    if (rank.host.empty() || rank.host == this_host) {
-      here.push_back(rank);
-    } else {
-      elsewhere[rank.host].push_back(rank.rank);
-    }
-  }
-  std::sort(here.begin(), here.end(), [](const RankProcess& left, const RankProcess& right) {
-    return left.rank < right.rank;
-  });
+NodeStacks find_stacks(const std::vector<RankProcess>& ranks, const StackOptions& options) {
   const StackTools tools = StackTools::on(
       options.path ? *options.path : Environment::of_process().get("PATH").value_or(""));
-  const std::vector<Description> descriptions = describe_all(here, tools, options);
-  print_groups(here, descriptions, out);
-  print_missing_tools(tools, here, out);
-  print_elsewhere(elsewhere, out);
-  const bool all = std::all_of(descriptions.begin(), descriptions.end(),
-                               [](const Description& each) { return each.complete; });
-  return all && elsewhere.empty() ? 0 : 1;
+  NodeStacks stacks;
+  const std::vector<Description> descriptions = describe_all(ranks, tools, options);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    stacks.ranks.push_back({.rank = ranks[i].rank,
+                            .pid = ranks[i].pid,
+                            .text = descriptions[i].text,
+                            .complete = descriptions[i].complete});
+  }
+  stacks.advice = missing_tools(tools, ranks);
+  return stacks;
 }
 
 }  // namespace lockstep

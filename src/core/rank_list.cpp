@@ -1,0 +1,29 @@
+#include "core/rank_list.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+
+namespace lockstep {
+
+std::string rank_numbers(std::vector<int> ranks) {
+  std::ranges::sort(ranks);
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  std::string list;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    const bool run = last - first >= 2;
+    if (!run) last = first;
+    list += concat(list.empty() ? "" : ", ", ranks[first]);
+    if (run) list += concat("-", ranks[last]);
+    first = last + 1;
+  }
+  return list;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", rank_numbers(ranks));
+}
+
+}  // namespace lockstep
