@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <vector>
 
 #include "archive/file_content.h"
@@ -87,6 +88,25 @@ void DurableOutput::verify(std::uint64_t expected) {
   if (found.value() != expected) {
     throw SystemError(concat("'", path_, "' reads back differently from what was written"));
   }
+}
+
+void replace_durably(const std::string& path, std::uint64_t bytes,
+                     const std::function<void(DurableOutput&)>& write) {
+  const std::string temporary = concat(path, ".tmp-p", ::getpid());
+  ::unlink(temporary.c_str());  // of a process that had this number and ended early
+  try {
+    DurableOutput output(temporary, bytes);
+    write(output);
+    output.finish();
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+      throw_errno(concat("cannot rename '", temporary, "' to '", path, "'"));
+    }
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  const std::size_t slash = path.rfind('/');
+  sync_directory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 void sync_directory(const std::string& path) {

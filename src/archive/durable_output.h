@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -35,6 +36,11 @@ class DurableOutput {
   std::uint64_t flushed_ = 0;  // handed to the disk, perhaps not there yet
   Checksum checksum_;
 };
+
+/// Puts a file of `bytes` bytes at `path`, which then has its old content or all of the new, also
+/// after a crash: written under a temporary name beside it by `write`, finished and renamed.
+void replace_durably(const std::string& path, std::uint64_t bytes,
+                     const std::function<void(DurableOutput&)>& write);
 
 /// Makes the names in a folder durable. Throws SystemError.
 void sync_directory(const std::string& path);

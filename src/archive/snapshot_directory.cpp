@@ -46,7 +46,7 @@ std::string compare_checksum(const std::string& path, const Manifest::File& expe
   if (file.bytes != expected.bytes) {
     return concat(last_part(path), " has ", file.bytes, " bytes instead of ", expected.bytes);
   }
-  std::vector<std::byte> buffer(4 << 20);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(4 << 20, file.bytes));
   Checksum checksum;
   for (std::uint64_t offset = 0; offset < file.bytes;) {
     const auto part =
