@@ -70,7 +70,7 @@ Environment::Variables variables_of(const JobPlan& plan, Placement placement) {
   placement.agent_socket = placement.run_dir + "/agent.sock";
   placement.error_file = error_file_of(plan, placement);
   placement.master_addr = master_addr_of(plan, placement);
-  Environment::Variables variables = worker_variables(plan, placement);
+  Environment::Variables variables = variables_of_worker(plan, placement);
   if (placement.master_port == 0) variables["MASTER_PORT"] = kChosen;
   return variables;
 }
@@ -102,9 +102,10 @@ std::string describe_plan(const JobPlan& plan) {
   const Membership place =
       form_memberships(nodes, /*epoch=*/1, /*restart_count=*/0)[static_cast<std::size_t>(self)];
 
-  std::string text = concat("job ", terms.run_id, ": ", terms.max_nodes,
-                            terms.max_nodes == 1 ? " node, " : " nodes, ", plan.workers,
-                            " workers on this one, up to ", terms.max_restarts, " restarts\n");
+  std::string text = concat(
+      "job ", terms.run_id, ": ", terms.max_nodes, terms.max_nodes == 1 ? " node, " : " nodes, ",
+      plan.workers, plan.workers == 1 ? " worker" : " workers", " on this one, up to ",
+      terms.max_restarts, terms.max_restarts == 1 ? " restart" : " restarts", "\n");
   text += describe_meeting(plan);
   text += concat("node ", self, ": ", plan.host, " (", plan.agent.self.address, ")\n");
   text += concat("store: ", describe_store(plan, place), "\n");

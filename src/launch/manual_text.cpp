@@ -76,6 +76,18 @@ std::string_view program_rules() {
          "local rank and $$ becomes $.";
 }
 
+std::string_view stack_description() {
+  return "lockstep stack shows where every rank of a running job stands, on all of its nodes, also "
+         "of "
+         "stopped processes; one of the job's launchers must run on this machine. JOB is the "
+         "beginning "
+         "of the job's id, and may be left out while only one job runs. Nodes that do not answer "
+         "within "
+         "the limit (20 seconds) are named. It uses gdb or eu-stack, and py-spy for Python, where "
+         "they "
+         "are installed.";
+}
+
 std::span<const Entry> launcher_variables() {
   return kLauncherVariables;
 }

@@ -24,6 +24,9 @@ std::string_view spelling_rules();
 /// How SCRIPT is run, one paragraph.
 std::string_view program_rules();
 
+/// What `lockstep stack` does, one paragraph.
+std::string_view stack_description();
+
 /// Variables that stand for no option.
 std::span<const Entry> launcher_variables();
 

@@ -27,7 +27,7 @@ Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local
           .run_dir = ""};
 }
 
-Environment::Variables worker_variables(const JobPlan& plan, const Placement& placement) {
+Environment::Variables variables_of_worker(const JobPlan& plan, const Placement& placement) {
   Environment::Variables variables = worker_environment(plan.environment, plan.options, placement);
   // They would go by the machine's name, which often stands for another network or for loopback.
   if (!plan.interface.empty()) {

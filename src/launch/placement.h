@@ -11,6 +11,6 @@ namespace lockstep {
 Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local_rank);
 
 /// All that the worker finds in its environment.
-Environment::Variables worker_variables(const JobPlan& plan, const Placement& placement);
+Environment::Variables variables_of_worker(const JobPlan& plan, const Placement& placement);
 
 }  // namespace lockstep

@@ -143,7 +143,8 @@ Answers ask_all_nodes(const std::string& run_directory, std::chrono::millisecond
       }
     }
   }
-  if (!complete && answers.problem.empty()) answers.problem = "the launcher broke off";
+  if (!complete && answers.problem.empty())
+    answers.problem = "the launcher ended before it had answered";
   return answers;
 }
 
@@ -184,7 +185,7 @@ int print_stacks_of(const LiveJob& job, std::chrono::milliseconds limit, std::os
   if (one_node) {
     out << record.workers.size() << (record.workers.size() == 1 ? " rank\n" : " ranks\n");
   } else {
-    out << record.workers.size() << " of " << record.world_size << " ranks on this machine\n";
+    out << record.workers.size() << " of " << record.world_size << " ranks under this launcher\n";
   }
   out.flush();
   Answers answers;

@@ -38,7 +38,7 @@ void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
                 .node_rank = placement.group_rank,
                 .error_file = logs.error_file};
   WorkerSpec spec{.argv = plan_.command.argv(local_rank), .environment = {}};
-  for (const auto& [name, value] : worker_variables(plan_, placement)) {
+  for (const auto& [name, value] : variables_of_worker(plan_, placement)) {
     spec.environment.emplace(name, value);
   }
   if (!plan_.cpus.empty()) {
