@@ -192,10 +192,13 @@ class Failing(NodesTest):
             self.assertIn("about to fail", err)
 
     def test_restarts_are_counted_for_the_whole_job(self):
-        worker = self.file("fails.sh", """
+        # Not before the other one has said its line.
+        worker = self.file("fails.sh", f"""
             echo count $TORCHELASTIC_RESTART_COUNT
-            [ $RANK = 1 ] && exit 3
-            exec sleep 1000
+            said={self.folder}/said.$TORCHELASTIC_RESTART_COUNT
+            [ $RANK = 1 ] || {{ touch $said; exec sleep 1000; }}
+            until [ -e $said ]; do sleep 0.02; done
+            exit 3
             """)
         jobs = [self.start(node, "--max-restarts", "1", worker=worker) for node in (1, 2)]
         for job in jobs:
@@ -348,10 +351,12 @@ class LocalStore(NodesTest):
             self.assertEqual(job.end()[0], 128 + signal.SIGTERM)
 
     def test_every_attempt_has_ports_of_its_own(self):
-        worker = self.file("once.sh", """
+        worker = self.file("once.sh", f"""
             echo attempt $TORCHELASTIC_RESTART_COUNT port $MASTER_PORT
-            [ $RANK$TORCHELASTIC_RESTART_COUNT = 00 ] && exit 3
-            [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000
+            [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit
+            [ $RANK = 0 ] || {{ touch {self.folder}/said; exec sleep 1000; }}
+            until [ -e {self.folder}/said ]; do sleep 0.02; done
+            exit 3
             """)
         for out in self.ends_well(*[self.start_local(node, "--max-restarts", "1", worker=worker)
                                     for node in (1, 2)]):
