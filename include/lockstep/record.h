@@ -13,7 +13,8 @@ namespace lockstep {
 /// torchelastic's JSON to the file that $TORCHELASTIC_ERROR_FILE names, if it names one. The first
 /// failure of a process is the one recorded. On success nothing is written.
 ///
-/// Returns what `program` returns; 2 for an InvalidArgument, 1 for any other exception. After
+/// Returns what `program` returns; 2 for an InvalidArgument, 75 for Preempted (which is no failure
+/// and leaves no record), 1 for any other exception. After
 /// std::terminate or a fatal signal the process dies of that signal, as it would have without this.
 ///
 /// The backtrace names functions of the executable only if it is linked with -rdynamic (CMake:

@@ -34,7 +34,8 @@ class SpawnFailed : public Error {
 /// to this call, where it runs fn instead and exits. A fork would copy libtorch's state without its
 /// threads. So what stands before the call in main() happens in every process.
 ///
-/// The first process that fails stops the others; then SpawnFailed is thrown.
+/// The first process that fails stops the others; then SpawnFailed is thrown. SIGTERM and SIGUSR1
+/// are passed on to the processes.
 void spawn(const std::function<void(int rank)>& fn, int nprocs);
 
 }  // namespace lockstep

@@ -1,12 +1,15 @@
 #include "comm/ordered_reduction.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/record_function.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/StreamGuard.h>
@@ -81,7 +84,13 @@ FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   Scratch& scratch = urgency == Urgency::wait_now ? own_scratch_ : thread_scratch_;
   const Call call{
       .tag = tag, .ticket = group_->shm->take_ticket(), .divisor = divisor_, .urgency = urgency};
-  auto task = [this, tensor, real, staged, future, call, &scratch] {
+  // A profiler follows threads only where it is told to.
+  std::shared_ptr<at::ThreadLocalState> profiled;
+  if (at::hasCallbacks()) profiled = std::make_shared<at::ThreadLocalState>();
+  auto task = [this, tensor, real, staged, future, call, &scratch, profiled] {
+    std::optional<at::ThreadLocalStateGuard> caller;
+    if (profiled) caller.emplace(*profiled);
+    RECORD_FUNCTION("lockstep::all_reduce", std::vector<c10::IValue>());
     try {
       reduce_on_cpu(staged.view({-1}), call, scratch);
       if (!real.is_cpu()) real.copy_(staged);

@@ -1,7 +1,12 @@
 #include "lockstep/spawn.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/subprocess.h"
+#include "core/unique_fd.h"
 #include "lockstep/environment.h"
 #include "lockstep/record.h"
 #include "lockstep/store.h"
@@ -111,16 +117,70 @@ std::optional<int> first_failure(std::vector<Subprocess>& processes, const Error
   return first;
 }
 
+/// Passes SIGTERM and SIGUSR1, with which a cluster asks a job to save and stop, on to the ranks:
+/// dying of them would kill the ranks before they can. A handler that the program has installed
+/// itself is left alone.
+class ForwardedSignals {
+ public:
+  ForwardedSignals() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw_errno("spawn: pipe");
+    read_end_ = UniqueFd(ends[0]);
+    write_end_ = UniqueFd(ends[1]);
+    inbox = write_end_.get();
+    for (auto& [number, before] : replaced_) {
+      ::sigaction(number, nullptr, &before);
+      if (before.sa_handler != SIG_DFL) continue;
+      struct sigaction action = {};
+      action.sa_handler = note;
+      action.sa_flags = SA_RESTART;
+      ::sigaction(number, &action, nullptr);
+    }
+  }
+  ~ForwardedSignals() {
+    for (const auto& [number, before] : replaced_) {
+      if (before.sa_handler == SIG_DFL) ::sigaction(number, &before, nullptr);
+    }
+    inbox = -1;
+  }
+  ForwardedSignals(const ForwardedSignals&) = delete;
+  ForwardedSignals& operator=(const ForwardedSignals&) = delete;
+
+  int fd() const { return read_end_.get(); }
+
+  void pass_on(std::vector<Subprocess>& processes) const {
+    for (unsigned char number = 0; ::read(fd(), &number, 1) == 1;) {
+      for (auto& process : processes) {
+        if (!process.status()) process.signal(number);
+      }
+    }
+  }
+
+ private:
+  static void note(int number) {
+    const int error = errno;
+    const auto byte = static_cast<unsigned char>(number);
+    [[maybe_unused]] const auto written = ::write(inbox, &byte, 1);
+    errno = error;
+  }
+
+  static inline std::atomic<int> inbox = -1;  // a handler can reach nothing else
+  UniqueFd read_end_, write_end_;
+  std::array<std::pair<int, struct sigaction>, 2> replaced_{{{SIGTERM, {}}, {SIGUSR1, {}}}};
+};
+
 // Waits until all have ended well or one has not; returns the rank of that one.
 std::optional<int> wait_for_all(std::vector<Subprocess>& processes, const ErrorFolder& errors) {
+  const ForwardedSignals signals;
   while (true) {
+    signals.pass_on(processes);
     if (const auto failed = first_failure(processes, errors)) return failed;
-    std::vector<pollfd> watched;
+    std::vector<pollfd> watched = {{.fd = signals.fd(), .events = POLLIN, .revents = 0}};
     for (auto& process : processes) {
       if (!process.status())
         watched.push_back({.fd = process.pidfd(), .events = POLLIN, .revents = 0});
     }
-    if (watched.empty()) return std::nullopt;
+    if (watched.size() == 1) return std::nullopt;
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) throw_errno("spawn: poll");
   }
 }

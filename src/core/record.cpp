@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string_view>
@@ -102,6 +103,9 @@ int record(const std::function<int()>& program) {
   const TerminateHandler terminate;
   try {
     return program();
+  } catch (const Preempted& preempted) {
+    std::fprintf(stderr, "%s\n", preempted.what());  // not a failure: nothing is recorded
+    return Preempted::kExitCode;
   } catch (const ThrowPointProbe&) {
     std::abort();  // not reached: nothing is a ThrowPointProbe
   } catch (...) {

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lockstep/error.h"
+#include "lockstep/state.h"
+
+namespace lockstep {
+
+enum class StopReason {
+  finished,       // all epochs or steps
+  early_stopped,  // the watched metric no longer improves
+  time_limit,
+  preempted,   // SIGTERM, SIGUSR1, or the launcher's request
+  callback,    // a callback wanted to stop
+  non_finite,  // NonFinite::stop
+};
+
+/// A step that has been committed (or, with `skipped`, thrown away for non-finite gradients).
+struct StepReport {
+  std::int64_t step = 0;           // steps done, this one included
+  std::int64_t epoch = 0;          // counted from 0
+  std::int64_t step_in_epoch = 0;  // steps of the epoch done, this one included
+  double lr = 0;                   // of the first parameter group
+  double grad_norm = 0;            // before clipping
+  bool skipped = false;
+  /// The mean over everything that the step counted, on all ranks; only in steps that are logged.
+  std::optional<double> loss = std::nullopt;
+  std::map<std::string, double> metrics = {};  // likewise
+};
+
+struct TrainResult {
+  StopReason reason = StopReason::finished;
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;  // epochs completed
+  std::optional<double> loss = std::nullopt;  // the last one logged
+  std::map<std::string, double> evaluation = {};
+  std::optional<double> best = std::nullopt;  // of the watched metric
+  std::int64_t best_step = 0;
+  std::int64_t resumed_from = 0;  // the step of the snapshot it went on from; 0: none
+
+  /// 75 when the run was preempted and can be resumed, else 0.
+  int exit_code() const { return reason == StopReason::preempted ? Preempted::kExitCode : 0; }
+};
+
+/// Code of the program's own at points of a run. Callbacks run on every rank, after the commit of
+/// what they report: after a crash a report may come a second time. They must not change the model.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+
+  virtual void on_start(std::int64_t step) { (void)step; }
+  virtual void on_step(const StepReport& report) { (void)report; }
+  virtual void on_epoch_end(std::int64_t epoch) { (void)epoch; }
+  virtual void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) {
+    (void)step, (void)metrics;
+  }
+  /// A snapshot of this step has been handed over for writing.
+  virtual void on_save(std::int64_t step) { (void)step; }
+  virtual void on_end(const TrainResult& result) { (void)result; }
+
+  /// True on any rank ends the run on all of them.
+  virtual bool wants_to_stop() const { return false; }
+
+  /// Kept in snapshots under name(), if that is not empty; the state of rank 0.
+  virtual std::string name() const { return {}; }
+  virtual State state() const { return {}; }
+  virtual void load_state(const State& state) { (void)state; }
+};
+
+/// Gradients or a loss were infinite or not a number.
+class NonFiniteStep : public Error {
+ public:
+  struct Details {
+    int rank = -1;  // where it began
+    std::int64_t step = 0;
+    std::string parameter;  // the first one whose gradient is not finite; empty: only the loss is
+  };
+  NonFiniteStep(const std::string& message, Details details)
+      : Error(message), details_(std::move(details)) {}
+  const Details& details() const { return details_; }
+
+ private:
+  Details details_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/callback.h"
+#include "lockstep/ddp.h"
+#include "lockstep/lr_schedule.h"
+#include "lockstep/metric_watch.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/step_profiler.h"
+
+namespace lockstep {
+
+enum class Precision {
+  float32,
+  bf16_autocast,  // weights in float32, matrix products in bfloat16
+  fp16_autocast,  // the same in float16, with a gradient scaler
+  bf16_weights,   // everything in bfloat16
+};
+
+/// What to do when the gradients of a step, or its loss, are not finite. The step is not applied in
+/// any case. The message names the step, and the rank and parameter where it began.
+enum class NonFinite {
+  raise,  // throw NonFiniteStep
+  skip,   // go on with the next step
+  stop,   // save what was committed and return
+};
+
+/// How often something happens; both may be set.
+struct Every {
+  std::int64_t steps = 0;   // 0: not by steps
+  std::int64_t epochs = 0;  // 0: not by epochs
+};
+
+struct SnapshotPolicy {
+  /// Empty: $LOCKSTEP_RUN_DIR (set by `lockstep run`); without that nothing is saved.
+  std::string directory = {};
+  Every every = {};
+  bool at_end = true;
+  int keep_last = 3;  // 0: all
+  /// Keep the snapshot with the best value of `TrainerOptions::watch`, too.
+  bool keep_best = false;
+  /// Write in the background, from a copy.
+  bool background = true;
+  /// Each node keeps a copy of its own, where nodes do not share a disk.
+  bool per_node = false;
+  /// Go on from the newest intact snapshot in `directory`, if there is one.
+  bool resume = true;
+};
+
+enum class OnPreemption {
+  raise,         // throw Preempted; lockstep::record() turns it into exit code 75
+  return_early,  // fit() returns with StopReason::preempted
+};
+
+struct TrainerOptions {
+  // How long: whichever comes first. At least one of the first two.
+  std::optional<std::int64_t> epochs = std::nullopt;
+  std::optional<std::int64_t> steps = std::nullopt;
+  std::optional<std::chrono::milliseconds> time_limit = std::nullopt;
+
+  // What a step is.
+  OptimizerOptions optimizer = AdamWOptions{};
+  /// Groups of parameters with options of their own; unset: one group.
+  std::function<std::vector<ParamGroup>(const torch::nn::Module&)> groups = {};
+  LRScheduleOptions schedule = ConstantSchedule{};
+  std::int64_t accumulate = 1;  // micro-batches per step and slot
+  double clip_grad_norm = 0;    // 0: no clipping
+  Precision precision = Precision::float32;
+  double ema_decay = 0;  // 0: no average of the weights is kept
+  NonFinite non_finite = NonFinite::raise;
+  std::uint64_t seed = 0;  // of everything random inside the run; the loader has its own
+  /// Logical ranks; 0: as many as there are processes when the run starts for the first time.
+  int slots = 0;
+  DistributedDataParallelOptions ddp = {};
+
+  // Evaluation, if fit() is given one.
+  Every evaluate_every = {.epochs = 1};
+  MetricWatchOptions watch = {};  // early stopping, when it has a patience; and the best snapshot
+
+  SnapshotPolicy snapshots = {};
+  OnPreemption on_preemption = OnPreemption::raise;
+
+  // Reports.
+  std::int64_t log_every = 10;  // steps between reports of the loss over all ranks
+  bool progress = true;
+  std::string unit = "samples";  // what the loss counts; "tokens" for language models
+  double flops_per_count = 0;    // with peak_flops: the progress line shows MFU
+  double peak_flops = 0;         // of one process's device
+  StepProfilerOptions profile = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
+
+  /// Processes to start when the program was not started by a launcher.
+  int devices = 1;
+};
+
+}  // namespace lockstep

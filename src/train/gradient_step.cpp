@@ -1,0 +1,171 @@
+#include "train/gradient_step.h"
+
+#include <utility>
+
+#include <ATen/ops/isfinite.h>
+#include <c10/core/Device.h>
+
+#include "lockstep/autocast.h"
+#include "lockstep/random_scope.h"
+#include "train/autocast_type.h"
+
+namespace lockstep {
+
+void SlotLoss::add(const TaskLoss& loss, std::int64_t samples) {
+  const auto count = static_cast<double>(samples);
+  losses_.push_back({.value = loss.value.detach(),
+                     .factor = loss.count ? 1 : count,
+                     .count = loss.count.value_or(count)});
+  for (const auto& [name, metric] : loss.metrics) {
+    metrics_[name].push_back({.value = metric.sum.detach(), .factor = 1, .count = metric.count});
+  }
+}
+
+SlotLoss::Sum SlotLoss::sum_of(const std::vector<Part>& parts) {
+  Sum total;
+  for (const Part& part : parts) {
+    total.sum += part.value.item<double>() * part.factor;
+    total.count += part.count;
+  }
+  return total;
+}
+
+std::map<std::string, SlotLoss::Sum> SlotLoss::metrics() const {
+  std::map<std::string, Sum> sums;
+  for (const auto& [name, parts] : metrics_) sums[name] = sum_of(parts);
+  return sums;
+}
+
+GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
+                           const SlotShare& share)
+    : world_(world),
+      task_(task),
+      options_(options),
+      share_(share),
+      counts_(task.counts() || !task.data().steps_per_epoch()),
+      parameters_(named_parameters(*task.module())) {
+  if (share_.one_each() && share_.slots > 1) {
+    DistributedDataParallelOptions ddp = options.ddp;
+    ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
+    task_.distribute(world_, ddp);
+  } else if (share_.slots > 1) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
+    slot_gradients_ = std::make_unique<SlotGradients>(world_.group(), share_, std::move(tensors));
+  }
+}
+
+// The weight of every batch is known beforehand, also of those of other processes: dealing is a pure
+// function. So the means can be weighted before backward, without asking anyone.
+GradientStep::Weights GradientStep::weights_of(const std::vector<StepBatch>& batches) const {
+  Weights weights;
+  if (!task_.data().steps_per_epoch()) {
+    for (const StepBatch& batch : batches) weights.samples += batch.samples;
+    return weights;
+  }
+  BatchAddress address = batches.front().address;
+  weights.micro_batches = task_.data().micro_batches(address.step);
+  const std::int64_t first = batches.front().samples;
+  for (address.slot = 0; address.slot < share_.slots; ++address.slot) {
+    for (std::int64_t micro = 0; micro < weights.micro_batches; ++micro) {
+      address.micro_batch = micro;
+      const auto samples = static_cast<std::int64_t>(task_.data().indices(address).size());
+      weights.samples += samples;
+      weights.even = weights.even && samples == first;
+    }
+  }
+  return weights;
+}
+
+// What backward starts from, such that the mean of the slots' gradients is that of the mean over all
+// samples of the step; or, where only the loss function knows how much it counts, that of a sum.
+at::Tensor GradientStep::objective(const TaskLoss& loss, const StepBatch& batch,
+                                   const Weights& weights) const {
+  if (counts_) {
+    return loss.count ? loss.value : loss.value * static_cast<double>(batch.samples);
+  }
+  if (weights.even) {
+    return weights.micro_batches == 1 ? loss.value : loss.value / weights.micro_batches;
+  }
+  return loss.value * (static_cast<double>(batch.samples) * share_.slots / weights.samples);
+}
+
+std::size_t GradientStep::end_of_slot(const std::vector<StepBatch>& batches,
+                                      std::size_t first) const {
+  std::size_t last = first;
+  while (last < batches.size() && batches[last].address.slot == batches[first].address.slot) ++last;
+  return last;
+}
+
+void GradientStep::zero_grad() {
+  if (DataParallelEngine* engine = task_.engine()) return engine->zero_grad();
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
+}
+
+void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first,
+                                    std::size_t last, std::int64_t step, const Weights& weights,
+                                    const ScaleLoss& scale_loss, bool reduce, SlotLoss& total) {
+  const at::Device device = world_.device();
+  for (std::size_t i = first; i < last; ++i) {
+    const StepBatch& batch = batches[i];
+    // The gradients of all micro-batches are added here before they are sent.
+    std::optional<NoSync> local;
+    if (task_.engine() != nullptr && !(reduce && i + 1 == last)) local.emplace(*task_.engine());
+    const RandomScope random({.seed = options_.seed,
+                              .step = step,
+                              .slot = batch.address.slot,
+                              .micro_batch = batch.address.micro_batch},
+                             device);
+    TaskLoss loss;
+    {
+      std::optional<Autocast> autocast;
+      if (const auto type = autocast_type(options_.precision)) {
+        autocast.emplace(AutocastOptions{.device_type = device.type(), .dtype = *type});
+      }
+      loss = task_.forward(i);
+    }
+    scale_loss(objective(loss, batch, weights)).backward();
+    total.add(loss, batch.samples);
+  }
+}
+
+StepGradients GradientStep::compute(StepTransactions::Step& transaction,
+                                    const std::vector<StepBatch>& batches, std::int64_t step,
+                                    const ScaleLoss& scale_loss) {
+  const Weights weights = weights_of(batches);
+  StepGradients result{.slots = {}, .samples = weights.samples, .divide_by_count = counts_};
+  zero_grad();
+  if (slot_gradients_) slot_gradients_->discard();
+  for (std::size_t first = 0; first < batches.size();) {
+    const std::size_t last = end_of_slot(batches, first);
+    if (first > 0) transaction.next_slot();
+    backward_of_slot(batches, first, last, step, weights, scale_loss, /*reduce=*/true,
+                     result.slots.emplace_back());
+    if (slot_gradients_) slot_gradients_->put_aside();
+    first = last;
+  }
+  if (slot_gradients_) slot_gradients_->reduce();
+  return result;
+}
+
+std::optional<std::string> GradientStep::find_non_finite(StepTransactions::Step& transaction,
+                                                         const std::vector<StepBatch>& batches,
+                                                         std::int64_t step,
+                                                         const ScaleLoss& scale_loss) {
+  const Weights weights = weights_of(batches);
+  for (std::size_t first = 0; first < batches.size();) {
+    const std::size_t last = end_of_slot(batches, first);
+    if (first > 0) transaction.next_slot();
+    zero_grad();
+    SlotLoss ignored;
+    backward_of_slot(batches, first, last, step, weights, scale_loss, /*reduce=*/false, ignored);
+    for (const auto& parameter : parameters_) {
+      const at::Tensor& gradient = parameter.tensor.grad();
+      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) return parameter.name;
+    }
+    first = last;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/step_transaction.h"
+#include "lockstep/trainer_options.h"
+#include "lockstep/training_task.h"
+#include "lockstep/world.h"
+#include "train/slot_gradients.h"
+#include "train/slots.h"
+
+namespace lockstep {
+
+/// The losses and metrics of one slot in one step. They stay on their device until someone asks, so
+/// that a GPU is not waited for between micro-batches.
+class SlotLoss {
+ public:
+  struct Sum {
+    double sum = 0;
+    double count = 0;
+  };
+
+  void add(const TaskLoss& loss, std::int64_t samples);
+  Sum loss() const { return sum_of(losses_); }
+  std::map<std::string, Sum> metrics() const;
+
+ private:
+  struct Part {
+    at::Tensor value;
+    double factor = 1;  // of the value
+    double count = 0;
+  };
+  static Sum sum_of(const std::vector<Part>& parts);
+
+  std::vector<Part> losses_;
+  std::map<std::string, std::vector<Part>> metrics_;
+};
+
+struct StepGradients {
+  std::vector<SlotLoss> slots;  // of this process
+  std::int64_t samples = 0;     // of all slots; of this process's where dealing does not tell
+  /// The gradients are those of a sum and have yet to be divided by (what all slots counted) / slots.
+  bool divide_by_count = false;
+};
+
+/// Computes the gradients of one step: forward and backward for every slot of this process and every
+/// micro-batch. Afterwards each parameter's gradient is the mean over all slots.
+class GradientStep {
+ public:
+  GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
+               const SlotShare& share);
+
+  /// How the loss is changed before backward, for float16; by default not at all.
+  using ScaleLoss = std::function<at::Tensor(const at::Tensor&)>;
+
+  StepGradients compute(StepTransactions::Step& transaction, const std::vector<StepBatch>& batches,
+                        std::int64_t step, const ScaleLoss& scale_loss);
+
+  /// Computes this process's own gradients again, without reducing them, and names the first
+  /// parameter whose gradient is not finite; nothing when all are. `batches` must be the same.
+  std::optional<std::string> find_non_finite(StepTransactions::Step& transaction,
+                                             const std::vector<StepBatch>& batches,
+                                             std::int64_t step, const ScaleLoss& scale_loss);
+
+ private:
+  struct Weights {
+    bool even = true;  // every batch of the step has as many samples
+    std::int64_t samples = 0;  // of all slots
+    std::int64_t micro_batches = 1;
+  };
+  Weights weights_of(const std::vector<StepBatch>& batches) const;
+  at::Tensor objective(const TaskLoss& loss, const StepBatch& batch, const Weights& weights) const;
+  void backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first, std::size_t last,
+                        std::int64_t step, const Weights& weights, const ScaleLoss& scale_loss,
+                        bool reduce, SlotLoss& total);
+  std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;
+  void zero_grad();
+
+  World& world_;
+  TrainingTask& task_;
+  const TrainerOptions& options_;
+  SlotShare share_;
+  bool counts_;  // the weight of a batch is known only after its forward
+  std::vector<NamedParameter> parameters_;
+  std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots
+};
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+#include "train/run_state.h"
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include "lockstep/error.h"
+#include "lockstep/module_state.h"
+
+namespace lockstep {
+namespace {
+
+std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
+                                         const TrainerOptions& options) {
+  if (options.groups) return make_optimizer(options.groups(module), options.optimizer);
+  return make_optimizer(named_parameters(module), options.optimizer);
+}
+
+const State& part(const Snapshot& snapshot, const std::string& name) {
+  const auto found = snapshot.parts.find(name);
+  if (found == snapshot.parts.end()) {
+    throw InvalidArgument(concat("the snapshot of step ", snapshot.step, " has no part '", name,
+                                 "', which these options need; it has been made with others"));
+  }
+  return found->second;
+}
+
+}  // namespace
+
+RunState::RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptions& options)
+    : options_(options),
+      module_(std::move(module)),
+      optimizer_(optimizer_for(*module_, options)),
+      parameters_(optimizer_->parameters()),
+      schedule_(options.schedule),
+      watch_(options.watch) {
+  if (options.precision == Precision::fp16_autocast) scaler_.emplace();
+  if (options.ema_decay > 0) ema_.emplace(*module_, EmaOptions{.decay = options.ema_decay});
+}
+
+Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
+  Snapshot snapshot{
+      .step = position.step, .epoch = epoch, .slots = share.slots, .seed = options_.seed};
+  snapshot.parts["model"] = module_state(*module_);
+  snapshot.parts["optimizer"] = optimizer_->state();
+  snapshot.parts["schedule"] = schedule_.state();
+  snapshot.parts["watch"] = watch_.state();
+  if (scaler_) snapshot.parts["scaler"] = scaler_->state();
+  if (ema_) snapshot.parts["ema"] = ema_->state();
+  snapshot.parts["trainer"].values = {{"step", position.step},
+                                      {"epoch", position.epoch},
+                                      {"step_in_epoch", position.step_in_epoch},
+                                      {"samples", position.samples},
+                                      {"accumulate", options_.accumulate}};
+  for (const auto& callback : options_.callbacks) {
+    if (!callback->name().empty()) {
+      snapshot.parts["callback_" + callback->name()] = callback->state();
+    }
+  }
+  return snapshot;
+}
+
+void RunState::restore(const Snapshot& snapshot) {
+  const nlohmann::json& values = part(snapshot, "trainer").values;
+  if (values.at("accumulate") != options_.accumulate) {
+    throw InvalidArgument(concat("accumulate is ", options_.accumulate, ", but the run in ",
+                                 options_.snapshots.directory, " was made with ",
+                                 values.at("accumulate").get<std::int64_t>(),
+                                 "; its steps would not be the same"));
+  }
+  if (snapshot.seed != options_.seed) {
+    throw InvalidArgument(concat("seed is ", options_.seed, ", but the run in ",
+                                 options_.snapshots.directory, " was made with ", snapshot.seed));
+  }
+  load_module_state(*module_, part(snapshot, "model"));
+  optimizer_->load_state(part(snapshot, "optimizer"));
+  schedule_.load_state(part(snapshot, "schedule"));
+  watch_.load_state(part(snapshot, "watch"));
+  if (scaler_) scaler_->load_state(part(snapshot, "scaler"));
+  if (ema_) ema_->load_state(part(snapshot, "ema"));
+  for (const auto& callback : options_.callbacks) {
+    if (!callback->name().empty()) {
+      callback->load_state(part(snapshot, "callback_" + callback->name()));
+    }
+  }
+  position = {.step = values.at("step"),
+              .epoch = values.at("epoch"),
+              .step_in_epoch = values.at("step_in_epoch"),
+              .samples = values.at("samples")};
+}
+
+}  // namespace lockstep

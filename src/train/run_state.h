@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/ema.h"
+#include "lockstep/grad_scaler.h"
+#include "lockstep/lr_schedule.h"
+#include "lockstep/metric_watch.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/snapshot.h"
+#include "lockstep/trainer_options.h"
+#include "train/slots.h"
+
+namespace lockstep {
+
+/// Where a run is. Changes only when a step is committed.
+struct RunPosition {
+  std::int64_t step = 0;   // of the run, committed
+  std::int64_t epoch = 0;  // under way
+  std::int64_t step_in_epoch = 0;
+  std::int64_t samples = 0;  // over all slots
+};
+
+/// Everything that lasts from one step to the next, and nothing else: what a snapshot holds, and what
+/// a replaced rank will be sent.
+class RunState {
+ public:
+  RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptions& options);
+
+  RunPosition position;
+  Optimizer& optimizer() { return *optimizer_; }
+  /// Those that are trained.
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  LRSchedule& schedule() { return schedule_; }
+  GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  Ema* ema() { return ema_ ? &*ema_ : nullptr; }
+  MetricWatch& watch() { return watch_; }
+
+  /// The tensors are the live ones.
+  Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
+
+  /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run.
+  void restore(const Snapshot& snapshot);
+
+ private:
+  const TrainerOptions& options_;
+  std::shared_ptr<torch::nn::Module> module_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<NamedParameter> parameters_;
+  LRSchedule schedule_;
+  std::optional<GradScaler> scaler_;
+  std::optional<Ema> ema_;
+  MetricWatch watch_;
+};
+
+}  // namespace lockstep

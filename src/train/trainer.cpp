@@ -1,0 +1,170 @@
+#include "lockstep/trainer.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include "lockstep/environment.h"
+#include "lockstep/error.h"
+#include "lockstep/module_state.h"
+#include "lockstep/snapshot.h"
+#include "lockstep/spawn.h"
+#include "lockstep/store.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+namespace {
+
+void refuse(const std::string& what) {
+  throw InvalidArgument("Trainer: " + what);
+}
+
+void validate(const TrainerOptions& options) {
+  if (!options.epochs && !options.steps) {
+    refuse("neither epochs nor steps is set; the run would never end");
+  }
+  if (options.epochs.value_or(0) < 0) refuse(concat("epochs is ", *options.epochs));
+  if (options.steps.value_or(0) < 0) refuse(concat("steps is ", *options.steps));
+  if (options.accumulate < 1) {
+    refuse(concat("accumulate is ", options.accumulate, "; it must be 1 or more"));
+  }
+  if (!(options.clip_grad_norm >= 0)) {
+    refuse(concat("clip_grad_norm is ", options.clip_grad_norm, "; it must be positive, or 0 for "
+                  "no clipping"));
+  }
+  if (!(options.ema_decay >= 0 && options.ema_decay < 1)) {
+    refuse(concat("ema_decay is ", options.ema_decay, "; it must be at least 0 and below 1"));
+  }
+  if (options.devices < 1) refuse(concat("devices is ", options.devices, "; it must be positive"));
+  if (options.slots < 0) refuse(concat("slots is ", options.slots, "; it cannot be negative"));
+  for (const Every& every : {options.evaluate_every, options.snapshots.every}) {
+    if (every.steps < 0 || every.epochs < 0) {
+      refuse(concat("every ", every.steps, " steps, ", every.epochs,
+                    " epochs: neither can be negative"));
+    }
+  }
+}
+
+// A process alone needs no launcher.
+World world_of_one() {
+  return init({.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1});
+}
+
+// How the ranks that fit() started hand the trained model to the process that started them.
+constexpr const char* kResultFolder = "LOCKSTEP_FIT_RESULT";
+
+class ResultFolder {
+ public:
+  ResultFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep_fit_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw_errno(concat("making a folder like ", name));
+    path_ = name;
+    ::setenv(kResultFolder, path_.c_str(), /*replace=*/1);
+  }
+  ~ResultFolder() {
+    ::unsetenv(kResultFolder);
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ResultFolder(const ResultFolder&) = delete;
+  ResultFolder& operator=(const ResultFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void hand_over(World& world, const torch::nn::Module& module, const TrainResult& result) {
+  const char* folder = std::getenv(kResultFolder);
+  if (folder == nullptr) return;
+  Snapshot snapshot{.step = result.step};
+  snapshot.parts["model"] = module_state(module);
+  nlohmann::json& values = snapshot.parts["result"].values;
+  values = {{"reason", static_cast<int>(result.reason)},
+            {"epoch", result.epoch},
+            {"evaluation", result.evaluation},
+            {"best_step", result.best_step},
+            {"resumed_from", result.resumed_from}};
+  if (result.loss) values["loss"] = *result.loss;
+  if (result.best) values["best"] = *result.best;
+  SnapshotStore(world, {.directory = folder, .background = false}).save(snapshot);
+}
+
+// JSON has no number that is not finite.
+double number(const nlohmann::json& value) {
+  return value.is_number() ? value.get<double>() : std::nan("");
+}
+
+TrainResult take_over(const std::string& folder, torch::nn::Module& module) {
+  const Snapshot snapshot = read_snapshot(folder);
+  load_module_state(module, snapshot.parts.at("model"));
+  const nlohmann::json& values = snapshot.parts.at("result").values;
+  TrainResult result{.reason = static_cast<StopReason>(values.at("reason").get<int>()),
+                     .step = snapshot.step,
+                     .epoch = values.at("epoch"),
+                     .best_step = values.at("best_step"),
+                     .resumed_from = values.at("resumed_from")};
+  for (const auto& [name, value] : values.at("evaluation").items()) {
+    result.evaluation[name] = number(value);
+  }
+  if (values.contains("loss")) result.loss = number(values["loss"]);
+  if (values.contains("best")) result.best = number(values["best"]);
+  return result;
+}
+
+// Starts the ranks as processes of this program; in those, does not return.
+TrainResult run_in_processes(int count, torch::nn::Module& module,
+                             const std::function<TrainResult(World&)>& run_in) {
+  std::optional<ResultFolder> folder;
+  if (std::getenv(kResultFolder) == nullptr) folder.emplace();
+  try {
+    spawn(
+        [&](int) {
+          World world = init();
+          const TrainResult result = run_in(world);
+          hand_over(world, module, result);
+        },
+        count);
+  } catch (const SpawnFailed& failed) {
+    if (failed.exit_code() == Preempted::kExitCode) throw Preempted(failed.what());
+    throw;
+  }
+  if (!folder) return {};  // a rank of a later call, on its way through main()
+  return take_over(folder->path(), module);
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
+  validate(options_);
+}
+
+Trainer::Trainer(World& world, TrainerOptions options)
+    : options_(std::move(options)), world_(&world) {
+  validate(options_);
+}
+
+Trainer::~Trainer() = default;
+
+TrainResult Trainer::run(TrainingTask& task, EvaluationTask* evaluation) {
+  const auto run_in = [&](World& world) {
+    return TrainerCore(world, task, evaluation, options_).run();
+  };
+  if (world_ != nullptr) return run_in(*world_);
+  // The ranks that spawn() starts find variables of a launcher, too.
+  const bool launched = detect_environment(Environment::of_process()).has_value();
+  const bool spawned = std::getenv(kResultFolder) != nullptr;
+  if (options_.devices > 1 && (spawned || !launched)) {
+    return run_in_processes(options_.devices, *task.module(), run_in);
+  }
+  World world = launched ? init() : world_of_one();
+  return run_in(world);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/progress.h"
+#include "lockstep/step_profiler.h"
+#include "lockstep/step_transaction.h"
+#include "lockstep/trainer_options.h"
+#include "lockstep/training_task.h"
+#include "lockstep/world.h"
+#include "train/gradient_step.h"
+#include "train/metrics_log.h"
+#include "train/run_state.h"
+#include "train/slot_sums.h"
+#include "train/stop_watch.h"
+
+namespace lockstep {
+
+/// One run of a Trainer on one rank. What lasts is in RunState; a step is computed by GradientStep and
+/// takes effect in commit_step(); everything else here decides when to report, evaluate, save and end.
+class TrainerCore {
+ public:
+  TrainerCore(World& world, TrainingTask& task, EvaluationTask* evaluation,
+              const TrainerOptions& options);
+  ~TrainerCore();
+
+  TrainResult run();
+
+ private:
+  /// What all slots said in a step in which they talk beside the gradients.
+  struct Totals {
+    double loss_sum = 0;
+    double count = 0;
+    std::map<std::string, double> metrics = {};
+  };
+
+  void open_directory();
+  void share_out(int slots);
+  void run_epoch();
+  bool all_have_data(const std::vector<StepBatch>& batches);
+  void train_step(const std::vector<StepBatch>& batches);
+  double normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
+                   StepArguments& arguments);
+  void commit_step(StepTransactions::Step& transaction, const StepArguments& arguments);
+  void on_non_finite(StepTransactions::Step& transaction, const std::vector<StepBatch>& batches,
+                     const GradientStep::ScaleLoss& scale_loss);
+  void advance(const std::vector<StepBatch>& batches, const std::optional<Totals>& totals);
+
+  bool logs(std::int64_t step) const;
+  Totals talk(const StepGradients& gradients);
+  void take_stop_flags(const double* flags);
+  void after_step(const StepReport& report);
+  void after_epoch();
+  void evaluate_now();
+  bool due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const;
+  void save(bool best);
+  void write_log(const nlohmann::json& values);
+  void show_progress();
+  ProgressState progress_state() const;
+  void say(const std::string& text);   // on rank 0
+  void warn(const std::string& text);  // on any rank, from any thread
+  void finish();
+  bool is_main() const { return world_.rank() == 0; }
+
+  World& world_;
+  TrainingTask& task_;
+  EvaluationTask* evaluation_;
+  const TrainerOptions& options_;
+  std::shared_ptr<torch::nn::Module> module_;
+
+  std::string directory_;  // empty: nothing is kept
+  std::unique_ptr<SnapshotStore> snapshots_;
+  std::unique_ptr<RunState> state_;
+  SlotShare share_;
+  std::unique_ptr<SlotSums> sums_;
+  std::unique_ptr<GradientStep> gradients_;
+  std::unique_ptr<StepTransactions> transactions_;
+  std::unique_ptr<StopWatch> stop_;
+  std::unique_ptr<MetricsLog> log_;      // on rank 0
+  std::unique_ptr<Progress> progress_;  // on rank 0
+  std::unique_ptr<StepProfiler> profiler_;
+
+  TrainResult result_;
+  std::optional<StopReason> reason_;   // set: the run ends
+  std::optional<std::int64_t> saved_;  // the step of the last snapshot
+  std::optional<std::vector<std::string>> metric_names_;
+  std::optional<StopReason> stop_after_step_;
+  std::int64_t log_lines_ = 0;  // the same on every rank, though only rank 0 has the file
+  double counted_ = 0;  // by this program, not by earlier runs
+  std::int64_t samples_in_step_ = 0;
+
+  /// Ranks talk about stopping a few times a second, whatever a step takes: this is the next step.
+  std::int64_t next_talk_ = 0;
+  std::chrono::steady_clock::time_point last_talk_;
+  std::int64_t steps_since_talk_ = 0;
+};
+
+}  // namespace lockstep

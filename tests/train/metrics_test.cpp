@@ -1,0 +1,95 @@
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/error.h"
+#include "lockstep/metric_watch.h"
+#include "tests/core/temporary_folder.h"
+#include "train/metrics_log.h"
+
+using lockstep::InvalidArgument;
+using lockstep::MetricMode;
+using lockstep::MetricsLog;
+using lockstep::MetricWatch;
+using lockstep::testing::read_text;
+
+TEST(MetricWatch, knows_the_best_and_when_to_stop) {
+  MetricWatch watch({.metric = "eval/loss", .min_delta = 0.1, .patience = 2});
+  EXPECT_TRUE(watch.report(1, 1.0));
+  EXPECT_FALSE(watch.report(2, 0.95)) << "not enough of an improvement";
+  EXPECT_TRUE(watch.report(3, 0.8));
+  EXPECT_FALSE(watch.report(4, NAN));
+  EXPECT_FALSE(watch.should_stop());
+  EXPECT_FALSE(watch.report(5, 0.9));
+  EXPECT_TRUE(watch.should_stop());
+  EXPECT_EQ(watch.best(), 0.8);
+  EXPECT_EQ(watch.best_step(), 3);
+}
+
+TEST(MetricWatch, more_can_be_better) {
+  MetricWatch watch({.mode = MetricMode::max});
+  EXPECT_TRUE(watch.report(1, 0.5));
+  EXPECT_TRUE(watch.report(2, 0.6));
+  EXPECT_FALSE(watch.report(3, 0.6));
+  EXPECT_FALSE(watch.should_stop()) << "no patience was given";
+}
+
+TEST(MetricWatch, goes_on_from_its_state) {
+  MetricWatch first({.patience = 2});
+  first.report(1, INFINITY);
+  first.report(2, 2.0);
+  first.report(3, 3.0);
+  MetricWatch second({.patience = 2});
+  second.load_state(first.state());
+  EXPECT_EQ(second.best(), 2.0);
+  EXPECT_FALSE(second.report(4, 2.5));
+  EXPECT_TRUE(second.should_stop());
+}
+
+TEST(MetricWatch, keeps_infinity_as_the_best_so_far) {
+  MetricWatch first({});
+  first.report(1, INFINITY);
+  MetricWatch second({});
+  second.load_state(first.state());
+  EXPECT_EQ(second.best(), INFINITY);
+}
+
+TEST(MetricWatch, refuses_what_makes_no_sense) {
+  EXPECT_THROW(MetricWatch({.min_delta = -1}), InvalidArgument);
+  EXPECT_THROW(MetricWatch({.patience = 0}), InvalidArgument);
+}
+
+TEST(MetricsLog, a_resumed_run_overwrites_what_came_after_its_snapshot) {
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string path = folder / "metrics/rank_0.jsonl";
+  {
+    MetricsLog log(path);
+    log.append(1, {{"loss", 0.5}});
+    log.append(2, {{"loss", 0.25}});
+    log.append(3, {{"loss", 0.125}});
+    EXPECT_EQ(log.lines(), 3);
+  }
+  std::ofstream(path, std::ios::app) << R"({"step": 4, "lo)";  // a crash
+  MetricsLog log(path);
+  log.keep(2);
+  log.append(3, {{"loss", 0.0625}});
+  std::istringstream lines(read_text(path));
+  std::vector<nlohmann::json> values;
+  for (std::string line; std::getline(lines, line);) values.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(values.size(), 3u);
+  EXPECT_EQ(values[1]["step"], 2);
+  EXPECT_EQ(values[2]["loss"], 0.0625);
+  EXPECT_TRUE(values[2].contains("time"));
+}
+
+TEST(MetricsLog, numbers_keep_all_their_bits) {
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string path = folder / "m.jsonl";
+  const double value = 0.1 + 0.2;
+  MetricsLog(path).append(1, {{"a", value}, {"b", NAN}});
+  const auto line = nlohmann::json::parse(read_text(path));
+  EXPECT_EQ(line["a"].get<double>(), value);
+  EXPECT_TRUE(line["b"].is_null());
+}

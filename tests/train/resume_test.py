@@ -1,0 +1,136 @@
+"""Kills training runs with SIGKILL, lets them go on, and compares every byte they leave behind with
+those of a run that nothing happened to.
+
+resume_test.py LOCKSTEP RESUME_JOB --ranks N... [--all]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+STEPS = 30
+# 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
+STEPS_PER_EPOCH = {1: 23, 2: 12, 3: 8, 4: 6}
+
+
+class Run:
+    """A folder in which a job runs, perhaps several times."""
+
+    def __init__(self, arguments, folder, slots):
+        self.arguments, self.folder, self.slots = arguments, pathlib.Path(folder), slots
+
+    def start(self, ranks=None, **settings):
+        """Returns the launcher's exit code."""
+        environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(STEPS),
+                           OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1",
+                           **{name: str(value) for name, value in settings.items()})
+        command = [self.arguments.lockstep, "run", "--quiet", "--nproc-per-node",
+                   str(ranks or self.slots), self.arguments.job]
+        result = subprocess.run(command, env=environment, cwd=self.folder.parent, timeout=120,
+                                capture_output=True, text=True)
+        self.output = result.stdout + result.stderr
+        return result.returncode
+
+    def finish(self, **settings):
+        code = self.start(**settings)
+        if code != 0:
+            raise SystemExit(f"{self.folder.name}: exit code {code}\n{self.output}")
+
+    def tensors(self):
+        last = self.folder / "snapshots" / f"step_{STEPS}"
+        return {path.name: path.read_bytes() for path in sorted(last.glob("*.safetensors"))}
+
+    def log(self):
+        """All lines but for the time at which they were written."""
+        text = (self.folder / "metrics" / "rank_0.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        for line in lines:
+            del line["time"]
+        return lines
+
+    def steps_on_disk(self):
+        return sorted(int(path.name.removeprefix("step_"))
+                      for path in (self.folder / "snapshots").glob("step_*"))
+
+
+def compare(name, run, undisturbed):
+    expected = undisturbed.tensors()
+    assert {"model.safetensors", "optimizer.safetensors", "ema.safetensors"} <= set(expected)
+    for file, content in run.tensors().items():
+        if content != expected[file]:
+            raise SystemExit(f"{name}: {file} of step {STEPS} differs from the undisturbed run's")
+    if run.log() != undisturbed.log():
+        for mine, theirs in zip(run.log(), undisturbed.log()):
+            if mine != theirs:
+                raise SystemExit(f"{name}: the log has {mine}, the undisturbed run's {theirs}")
+        raise SystemExit(f"{name}: the log has {len(run.log())} lines, not {len(undisturbed.log())}")
+    print(f"{name}: equal", flush=True)
+
+
+def kills(slots):
+    """Where a run is killed: a name and the settings of the run that dies."""
+    edge = STEPS_PER_EPOCH[slots]
+    yield "mid-epoch", {"KILL_AT_STEP": 6}
+    yield "at an epoch's edge", {"KILL_AT_STEP": edge}
+    yield "after an epoch's evaluation", {"KILL_AT_EPOCH": 0, "KILL_RANK": slots - 1}
+    yield "right after a save", {"KILL_IN_SAVE": 8, "BACKGROUND": 0}
+    yield "in the middle of a save", {"KILL_IN_SAVE": 8}
+    yield "before the first save", {"KILL_AT_STEP": 2}
+
+
+def test(arguments, slots, folder):
+    undisturbed = Run(arguments, folder / f"{slots}_undisturbed", slots)
+    undisturbed.finish()
+    assert len(undisturbed.log()) == STEPS + STEPS // STEPS_PER_EPOCH[slots], undisturbed.log()
+
+    for where, settings in kills(slots):
+        name = f"{slots} ranks, killed {where}"
+        run = Run(arguments, folder / name.replace(" ", "_"), slots)
+        code = run.start(**settings)
+        if code != 137:
+            raise SystemExit(f"{name}: it should have been killed, but ended with {code}\n{run.output}")
+        run.finish(LOADER_THREADS=0 if where == "mid-epoch" else 3)
+        compare(name, run, undisturbed)
+
+    if slots > 1:
+        run = Run(arguments, folder / f"{slots}_on_fewer", slots)
+        assert run.start(KILL_AT_STEP=6) == 137, run.output
+        for ranks in range(1, slots):
+            copy = Run(arguments, folder / f"{slots}_on_{ranks}", slots)
+            shutil.copytree(run.folder, copy.folder)
+            copy.finish(ranks=ranks)
+            compare(f"{slots} slots, resumed with {ranks} ranks", copy, undisturbed)
+
+    again = Run(arguments, folder / f"{slots}_again", slots)
+    for step in range(5, STEPS, 7):
+        assert again.start(KILL_AT_STEP=step, KILL_RANK=step % slots) == 137, again.output
+    again.finish()
+    compare(f"{slots} ranks, killed again and again", again, undisturbed)
+
+    if arguments.all:
+        masked = Run(arguments, folder / f"{slots}_masked", slots)
+        masked.finish(MASKED=1)
+        killed = Run(arguments, folder / f"{slots}_masked_killed", slots)
+        assert killed.start(MASKED=1, KILL_AT_STEP=10) == 137, killed.output
+        killed.finish(MASKED=1)
+        compare(f"{slots} ranks, sums and counts, killed", killed, masked)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lockstep")
+    parser.add_argument("job")
+    parser.add_argument("--ranks", type=int, nargs="+", required=True)
+    parser.add_argument("--all", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lockstep_resume_") as folder:
+        for slots in arguments.ranks:
+            test(arguments, slots, pathlib.Path(folder))
+
+
+sys.exit(main())
