@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -53,9 +54,10 @@ class Run:
             del line["time"]
         return lines
 
-    def steps_on_disk(self):
-        return sorted(int(path.name.removeprefix("step_"))
-                      for path in (self.folder / "snapshots").glob("step_*"))
+    def expect_resumed(self, name, step):
+        found = re.findall(r"goes on from step (\d+)", self.output) or ["0"]
+        if step is not None and found != [str(step)]:
+            raise SystemExit(f"{name}: resumed from step {found}, not {step}\n{self.output}")
 
 
 def compare(name, run, undisturbed):
@@ -73,14 +75,16 @@ def compare(name, run, undisturbed):
 
 
 def kills(slots):
-    """Where a run is killed: a name and the settings of the run that dies."""
+    """Where a run is killed: a name, the settings of the run that dies, and the step from which the
+    next one goes on; None where that depends on how far the save had come."""
     edge = STEPS_PER_EPOCH[slots]
-    yield "mid-epoch", {"KILL_AT_STEP": 6}
-    yield "at an epoch's edge", {"KILL_AT_STEP": edge}
-    yield "after an epoch's evaluation", {"KILL_AT_EPOCH": 0, "KILL_RANK": slots - 1}
-    yield "right after a save", {"KILL_IN_SAVE": 8, "BACKGROUND": 0}
-    yield "in the middle of a save", {"KILL_IN_SAVE": 8}
-    yield "before the first save", {"KILL_AT_STEP": 2}
+    yield "mid-epoch", {"KILL_AT_STEP": 6, "BACKGROUND": 0}, 4
+    yield "at an epoch's edge", {"KILL_AT_STEP": edge, "BACKGROUND": 0}, (edge - 1) // 4 * 4
+    yield ("after an epoch", {"KILL_AT_EPOCH": 0, "KILL_RANK": slots - 1, "BACKGROUND": 0},
+           edge // 4 * 4)
+    yield "right after a save", {"KILL_IN_SAVE": 8, "BACKGROUND": 0}, 8
+    yield "in the middle of a save", {"KILL_IN_SAVE": 8}, None
+    yield "before the first save", {"KILL_AT_STEP": 2}, 0
 
 
 def test(arguments, slots, folder):
@@ -88,22 +92,24 @@ def test(arguments, slots, folder):
     undisturbed.finish()
     assert len(undisturbed.log()) == STEPS + STEPS // STEPS_PER_EPOCH[slots], undisturbed.log()
 
-    for where, settings in kills(slots):
+    for where, settings, step in kills(slots):
         name = f"{slots} ranks, killed {where}"
         run = Run(arguments, folder / name.replace(" ", "_"), slots)
         code = run.start(**settings)
         if code != 137:
             raise SystemExit(f"{name}: it should have been killed, but ended with {code}\n{run.output}")
         run.finish(LOADER_THREADS=0 if where == "mid-epoch" else 3)
+        run.expect_resumed(name, step)
         compare(name, run, undisturbed)
 
     if slots > 1:
         run = Run(arguments, folder / f"{slots}_on_fewer", slots)
-        assert run.start(KILL_AT_STEP=6) == 137, run.output
+        assert run.start(KILL_AT_STEP=6, BACKGROUND=0) == 137, run.output
         for ranks in range(1, slots):
             copy = Run(arguments, folder / f"{slots}_on_{ranks}", slots)
-            shutil.copytree(run.folder, copy.folder)
+            shutil.copytree(run.folder, copy.folder, symlinks=True)
             copy.finish(ranks=ranks)
+            copy.expect_resumed(copy.folder.name, 4)
             compare(f"{slots} slots, resumed with {ranks} ranks", copy, undisturbed)
 
     again = Run(arguments, folder / f"{slots}_again", slots)
