@@ -65,6 +65,10 @@ struct TrainerOptions {
   std::optional<std::int64_t> steps = std::nullopt;
   std::optional<std::chrono::milliseconds> time_limit = std::nullopt;
 
+  /// Epochs that were done before, by a run that left weights and no snapshots (a tutorial's
+  /// snapshot.pt): the run begins with this one. A snapshot that is found counts more.
+  std::int64_t first_epoch = 0;
+
   // What a step is.
   OptimizerOptions optimizer = AdamWOptions{};
   /// Groups of parameters with options of their own; unset: one group.

@@ -30,6 +30,7 @@ void validate(const TrainerOptions& options) {
   }
   if (options.epochs.value_or(0) < 0) refuse(concat("epochs is ", *options.epochs));
   if (options.steps.value_or(0) < 0) refuse(concat("steps is ", *options.steps));
+  if (options.first_epoch < 0) refuse(concat("first_epoch is ", options.first_epoch));
   if (options.accumulate < 1) {
     refuse(concat("accumulate is ", options.accumulate, "; it must be 1 or more"));
   }

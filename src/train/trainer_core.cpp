@@ -105,6 +105,10 @@ void TrainerCore::open_directory() {
     say(concat("lockstep: goes on from step ", position.step, " (epoch ", position.epoch, ", step ",
                position.step_in_epoch, " of it) in ", directory_));
   }
+  if (!found) {
+    state_->position.epoch = options_.first_epoch;
+    state_->position.step = options_.first_epoch * task_.data().steps_per_epoch().value_or(0);
+  }
   if (log_) log_->keep(log_lines_);
 }
 
@@ -148,7 +152,7 @@ void TrainerCore::run_epoch() {
     if (options_.steps && position.step >= *options_.steps) break;
   }
   const auto all = task_.data().steps_per_epoch(position.epoch);
-  if (position.step == 0) {
+  if (position.step == 0 && position.epoch == options_.first_epoch) {
     throw InvalidArgument("the loader delivers no batch: the dataset is empty, or drop_last leaves "
                           "nothing of it");
   }

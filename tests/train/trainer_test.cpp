@@ -159,6 +159,19 @@ TEST(Trainer, a_finished_run_is_not_repeated_and_a_longer_one_goes_on) {
   EXPECT_TRUE(same(longer, expected));
 }
 
+TEST(Trainer, goes_on_with_the_epochs_of_a_run_that_left_only_weights) {
+  const auto train = [](const torch::nn::Linear& model, std::int64_t first, std::int64_t epochs) {
+    Loader data(Line{}, {.batch_size = 8, .shuffle = true});
+    return fit(model, data, kSquaredError,
+               quiet({.epochs = epochs, .first_epoch = first, .optimizer = SGDOptions{.lr = 0.1}}));
+  };
+  auto at_once = new_model(), in_two = new_model();
+  train(at_once, 0, 5);
+  train(in_two, 0, 2);
+  EXPECT_EQ(train(in_two, 2, 5).step, 40);
+  EXPECT_TRUE(same(at_once, in_two));
+}
+
 TEST(Trainer, another_seed_or_accumulation_is_not_a_continuation) {
   const TemporaryFolder folder;
   auto model = new_model();
