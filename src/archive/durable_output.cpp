@@ -1,20 +1,22 @@
 #include "archive/durable_output.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <vector>
+#include <cstring>
 
-#include "archive/file_content.h"
 #include "core/durable_file.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kPieceBytes = 8 << 20;
+constexpr std::size_t kPieceBytes = 16 << 20;
+constexpr std::size_t kBlockBytes = 4096;       // what disks want writes to be multiples of
+constexpr std::uint64_t kDirectFrom = 1 << 20;  // smaller files gain nothing
 // How much may wait for the disk in the page cache: a gigabyte at once would slow down everybody.
 constexpr std::uint64_t kWritebackBytes = 32 << 20;
 
@@ -22,13 +24,35 @@ bool has_no_links(int error) {
   return error == EPERM || error == EOPNOTSUPP || error == ENOSYS;
 }
 
+bool is_aligned(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % kBlockBytes == 0;
+}
+
+std::byte* aligned_memory() {
+  void* memory =
+      ::mmap(nullptr, kPieceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw_errno(concat("cannot get ", kPieceBytes, " bytes of memory"));
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
 
+void DurableOutput::Unmap::operator()(std::byte* memory) const {
+  ::munmap(memory, kPieceBytes);
+}
+
 DurableOutput::DurableOutput(std::string path, std::uint64_t bytes)
-    : path_(std::move(path)),
-      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644)),
-      bytes_(bytes) {
+    : path_(std::move(path)), bytes_(bytes) {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  if (bytes >= kDirectFrom) {
+    fd_ = UniqueFd(::open(path_.c_str(), kFlags | O_DIRECT, 0644));
+    direct_ = static_cast<bool>(fd_);
+    // Some file systems make the file and then refuse.
+    if (!direct_ && errno == EINVAL) ::unlink(path_.c_str());
+  }
+  if (!fd_) fd_ = UniqueFd(::open(path_.c_str(), kFlags, 0644));
   if (!fd_) throw_errno(concat("cannot make '", path_, "'"));
+  buffer_.reset(aligned_memory());
   if (bytes == 0) return;
   while (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
     if (errno == EINTR) continue;
@@ -38,52 +62,101 @@ DurableOutput::DurableOutput(std::string path, std::uint64_t bytes)
 }
 
 void DurableOutput::append(std::span<const std::byte> bytes) {
-  LOCKSTEP_CHECK(bytes.size() <= bytes_ - written_, path_, " is longer than announced");
+  LOCKSTEP_CHECK(bytes.size() <= bytes_ - accepted_, path_, " is longer than announced");
+  accepted_ += bytes.size();
+  // From the given bytes, not from what the file says: finish() compares the two.
+  checksum_.update(bytes);
+  if (!direct_ && buffered_ == 0) return write_all(bytes);
+  while (!bytes.empty()) {
+    std::size_t taken = 0;
+    if (buffered_ == 0 && is_aligned(bytes.data()) && bytes.size() >= kBlockBytes) {
+      taken = bytes.size() / kBlockBytes * kBlockBytes;
+      write_all(bytes.first(taken));
+    } else {
+      taken = std::min(bytes.size(), kPieceBytes - buffered_);
+      std::memcpy(buffer_.get() + buffered_, bytes.data(), taken);
+      buffered_ += taken;
+      // As soon as the buffer ends at a block, what follows may be written from where it is.
+      if (buffered_ % kBlockBytes == 0) write_buffer(buffered_);
+    }
+    bytes = bytes.subspan(taken);
+  }
+}
+
+void DurableOutput::write_buffer(std::size_t bytes) {
+  buffered_ = 0;
+  write_all({buffer_.get(), bytes});
+}
+
+void DurableOutput::write_all(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), kPieceBytes));
     const ssize_t count = ::write(fd_.get(), piece.data(), piece.size());
     if (count < 0) {
       if (errno == EINTR) continue;
+      if (errno == EINVAL && direct_) {
+        leave_direct();
+        continue;
+      }
       throw_errno(concat("cannot write '", path_, "'"));
     }
-    const auto done = static_cast<std::size_t>(count);
-    // From the given bytes, not from what the file says: finish() compares the two.
-    checksum_.update(piece.first(done));
-    written_ += done;
-    bytes = bytes.subspan(done);
-    if (written_ - flushed_ >= kWritebackBytes) start_writeback();
+    written_ += static_cast<std::uint64_t>(count);
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    if (!direct_ && written_ - flushed_ >= kWritebackBytes) {
+      // Only a hint; fdatasync() is what counts.
+      ::sync_file_range(fd_.get(), static_cast<off_t>(flushed_),
+                        static_cast<off_t>(written_ - flushed_), SYNC_FILE_RANGE_WRITE);
+      flushed_ = written_;
+    }
   }
 }
 
-void DurableOutput::start_writeback() {
-  // Only a hint; fdatasync() is what counts.
-  ::sync_file_range(fd_.get(), static_cast<off_t>(flushed_),
-                    static_cast<off_t>(written_ - flushed_), SYNC_FILE_RANGE_WRITE);
-  flushed_ = written_;
+// The file system does not like the size or the place of a block: on as with any other file.
+void DurableOutput::leave_direct() {
+  direct_ = false;
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) != 0) {
+    throw_errno(concat("cannot write '", path_, "'"));
+  }
 }
 
 Manifest::File DurableOutput::finish() {
-  LOCKSTEP_CHECK(written_ == bytes_, path_, " has ", written_, " of ", bytes_, " bytes");
+  LOCKSTEP_CHECK(accepted_ == bytes_, path_, " has ", accepted_, " of ", bytes_, " bytes");
+  if (buffered_ > 0) {
+    const std::size_t rounded = (buffered_ + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    std::memset(buffer_.get() + buffered_, 0, rounded - buffered_);
+    write_buffer(rounded);
+    if (::ftruncate(fd_.get(), static_cast<off_t>(bytes_)) != 0) {
+      throw_errno(concat("cannot cut '", path_, "' to its length"));
+    }
+  }
   if (::fdatasync(fd_.get()) != 0) throw_errno(concat("cannot bring '", path_, "' to the disk"));
   const std::uint64_t expected = checksum_.value();
   verify(expected);
   // Network file systems tell some errors only here.
-  if (::close(fd_.release()) != 0 && errno != EINTR)
+  if (::close(fd_.release()) != 0 && errno != EINTR) {
     throw_errno(concat("cannot close '", path_, "'"));
-  return {.bytes = written_, .checksum = expected};
+  }
+  return {.bytes = bytes_, .checksum = expected};
 }
 
 void DurableOutput::verify(std::uint64_t expected) {
   // What comes back should be the disk's copy and not the one in memory.
-  ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
-  ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(kPieceBytes, bytes_));
+  if (!direct_) ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
   Checksum found;
-  for (std::uint64_t offset = 0; offset < bytes_; offset += buffer.size()) {
-    const auto part =
-        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes_ - offset));
-    read_exactly(fd_.get(), offset, part, path_);
-    found.update(part);
+  for (std::uint64_t offset = 0; offset < bytes_;) {
+    const ssize_t count =
+        ::pread(fd_.get(), buffer_.get(), kPieceBytes, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINVAL && direct_) {
+      leave_direct();
+      continue;
+    }
+    if (count < 0) throw_errno(concat("cannot read '", path_, "' back"));
+    if (count == 0) break;
+    const auto read = std::min(static_cast<std::uint64_t>(count), bytes_ - offset);
+    found.update({buffer_.get(), read});
+    offset += read;
   }
   if (found.value() != expected) {
     throw SystemError(concat("'", path_, "' reads back differently from what was written"));

@@ -18,7 +18,11 @@ using nlohmann::json;
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the limit of the reference implementation
-constexpr std::size_t kHeaderAlignment = 64;
+// Tensors can then be used where they lie in a file that was mapped or read; and a large file can
+// be written in whole blocks of the disk from where its tensors are.
+constexpr std::size_t kSmallAlignment = 64;
+constexpr std::size_t kLargeAlignment = 4096;
+constexpr std::uint64_t kLargeFrom = 1 << 20;
 constexpr int kDeepest = 3;  // header, tensor, shape
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -201,7 +205,8 @@ SafetensorsLayout lay_out_safetensors(std::span<const TensorInfo> tensors,
     throw InvalidArgument(concat("a tensor's name is not UTF-8: ", first_line(error.what())));
   }
   const std::size_t unpadded = kLengthBytes + text.size();
-  text.append((kHeaderAlignment - unpadded % kHeaderAlignment) % kHeaderAlignment, ' ');
+  const std::size_t alignment = layout.data_bytes < kLargeFrom ? kSmallAlignment : kLargeAlignment;
+  text.append((alignment - unpadded % alignment) % alignment, ' ');
   if (text.size() > kLongestHeader) {
     throw InvalidArgument(concat("the names of ", tensors.size(), " tensors need ", text.size(),
                                  " bytes; safetensors files hold at most ", kLongestHeader));

@@ -34,7 +34,7 @@ struct SafetensorsLayout {
 };
 
 /// Tensors are sorted by the size of their elements, largest first, then by name, and the header is
-/// padded to 64 bytes, so that each tensor can be used where it lies in the file.
+/// padded, to 64 bytes or in large files to 4096, so that each tensor can be used where it lies.
 /// Throws InvalidArgument for a type that the format lacks, a name twice, and a bad shape.
 SafetensorsLayout lay_out_safetensors(std::span<const TensorInfo> tensors,
                                       const std::map<std::string, std::string>& metadata);

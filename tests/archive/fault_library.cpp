@@ -153,6 +153,22 @@ void lockstep_fault_arm() {
   });
 }
 
+// From here on, without the environment: call number `at` from now, of files under `under`.
+void lockstep_fault_set(const char* under, long at, const char* kind) {
+  Faults& all = faults();
+  const std::lock_guard lock(all.mutex);
+  all.under = under;
+  all.kind = kind;
+  all.at = at;
+  all.count = 0;
+  all.armed = true;
+}
+
+long lockstep_fault_count() {
+  const std::lock_guard lock(faults().mutex);
+  return faults().count;
+}
+
 #define FAULT_OPEN(name)                           \
   int name(const char* path, int flags, ...) {     \
     va_list arguments;                             \

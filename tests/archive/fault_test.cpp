@@ -27,11 +27,12 @@ struct Outcome {
 };
 
 // Runs save_helper and waits for it.
-Outcome run_helper(const std::string& directory, int step,
+Outcome run_helper(const std::string& directory, int step, int bytes,
                    const std::map<std::string, std::string>& environment, const std::string& log) {
   std::string command;
   for (const auto& [name, value] : environment) command += concat(name, "='", value, "' ");
-  command += concat("'", LOCKSTEP_SAVE_HELPER, "' '", directory, "' ", step, " > '", log, "' 2>&1");
+  command += concat("'", LOCKSTEP_SAVE_HELPER, "' '", directory, "' ", step, " ", bytes, " > '",
+                    log, "' 2>&1");
   // The shell's own echo of a killed child would be noise.
   const int status = std::system(concat("exec 2>/dev/null; ", command, "; exit $?").c_str());
   return {status, read_text(log)};
@@ -55,10 +56,16 @@ bool has_leftovers(const std::string& directory) {
   return false;
 }
 
+struct SweepOptions {
+  std::string kind;
+  bool existing = false;  // the step to be saved is there already and is replaced
+  int bytes = 3000;       // of the tensor; large ones are written past the page cache
+};
+
 class Sweep {
  public:
-  // `existing`: the step to be saved is there already and is replaced.
-  Sweep(std::string kind, bool existing) : kind_(std::move(kind)), step_(existing ? 3 : 4) {
+  explicit Sweep(const SweepOptions& options)
+      : kind_(options.kind), step_(options.existing ? 3 : 4), bytes_(options.bytes) {
     fs::create_directories(template_);
     for (int step = 1; step <= 3; ++step) {
       save_some(template_, step, {.keep_last = 0, .best = step == 1});
@@ -80,7 +87,7 @@ class Sweep {
   bool check(int at) {
     const std::string directory = folder_ / concat("run_", at);
     fs::copy(template_, directory, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    const Outcome outcome = run_helper(directory, step_,
+    const Outcome outcome = run_helper(directory, step_, bytes_,
                                        {{"LD_PRELOAD", LOCKSTEP_FAULT_LIBRARY},
                                         {"LOCKSTEP_FAULT_UNDER", fs::canonical(directory)},
                                         {"LOCKSTEP_FAULT_AT", std::to_string(at)},
@@ -107,7 +114,7 @@ class Sweep {
     EXPECT_EQ(WEXITSTATUS(outcome.status), expected);
 
     // The next run saves as if nothing had happened, and cleans up.
-    const Outcome next = run_helper(directory, 5, {}, folder_ / "output");
+    const Outcome next = run_helper(directory, 5, bytes_, {}, folder_ / "output");
     EXPECT_TRUE(has(next.output, "saved\n")) << next.output;
     EXPECT_TRUE(intact_steps(directory).contains(5));
     EXPECT_FALSE(has_leftovers(directory));
@@ -119,6 +126,7 @@ class Sweep {
 
   std::string kind_;
   int step_;
+  int bytes_;
   TemporaryFolder folder_;
   std::string template_ = folder_ / "template";
 };
@@ -131,35 +139,39 @@ class SaveUnderFaults : public ::testing::Test {
   }
 };
 
-void sweep(const std::string& kind, bool existing = false) {
-  const int calls = Sweep(kind, existing).run();
+void sweep(const SweepOptions& options) {
+  const int calls = Sweep(options).run();
   EXPECT_GT(calls, 40);  // it is known to be more; fewer means that faults do not strike
-  ::testing::Test::RecordProperty(kind, calls);
+  ::testing::Test::RecordProperty(options.kind, calls);
 }
 
 }  // namespace
 
 TEST_F(SaveUnderFaults, a_crash_at_any_call_leaves_only_complete_snapshots) {
-  sweep("crash");
+  sweep({.kind = "crash"});
 }
 
 TEST_F(SaveUnderFaults, a_write_that_is_cut_in_half_leaves_only_complete_snapshots) {
-  sweep("torn");
+  sweep({.kind = "torn"});
 }
 
 TEST_F(SaveUnderFaults, a_power_cut_that_loses_what_was_not_synced_leaves_only_complete_snapshots) {
-  sweep("power");
+  sweep({.kind = "power"});
 }
 
 TEST_F(SaveUnderFaults, a_full_disk_at_any_call_costs_no_snapshot) {
-  sweep("ENOSPC");
+  sweep({.kind = "ENOSPC"});
 }
 
 TEST_F(SaveUnderFaults, an_error_of_the_disk_at_any_call_costs_no_snapshot) {
-  sweep("EIO");
+  sweep({.kind = "EIO"});
 }
 
 TEST_F(SaveUnderFaults, a_step_is_replaced_whole_or_not_at_all) {
-  sweep("power", /*existing=*/true);
-  sweep("EIO", /*existing=*/true);
+  sweep({.kind = "power", .existing = true});
+  sweep({.kind = "EIO", .existing = true});
+}
+
+TEST_F(SaveUnderFaults, large_files_are_as_safe_as_small_ones) {
+  for (const char* kind : {"torn", "power", "EIO"}) sweep({.kind = kind, .bytes = 3'000'001});
 }

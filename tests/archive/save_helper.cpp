@@ -15,7 +15,7 @@
 using namespace lockstep;
 
 int main(int argc, char** argv) {
-  if (argc < 3) return 2;
+  if (argc < 4) return 2;
   const std::string directory = argv[1];
   const DirectoryLock lock = lock_directory(directory, std::chrono::milliseconds(50));
   if (lock.outcome == DirectoryLock::Outcome::taken) {
@@ -26,16 +26,17 @@ int main(int argc, char** argv) {
   if (const auto arm = reinterpret_cast<Arm>(::dlsym(RTLD_DEFAULT, "lockstep_fault_arm"))) arm();
   remove_leftovers(directory, lock.outcome == DirectoryLock::Outcome::held);
   try {
-    lockstep::testing::save_some(directory, std::atoi(argv[2]),
-                                 {.keep_last = 2, .warn = [](const std::string& line) {
-                                    std::printf("warning: %s\n", line.c_str());
-                                  }});
+    lockstep::testing::save_some(
+        directory, std::atoi(argv[2]),
+        {.keep_last = 2,
+         .warn = [](const std::string& line) { std::printf("warning: %s\n", line.c_str()); }},
+        std::atoi(argv[3]));
     std::puts("saved");
   } catch (const Error& error) {
     std::printf("failed: %s\n", error.what());
     return 3;
   }
-  if (argc > 3) {
+  if (argc > 4) {
     std::fflush(stdout);
     std::getchar();
   }

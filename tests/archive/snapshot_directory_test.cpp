@@ -28,6 +28,15 @@ std::string problem_of(const std::string& directory, std::int64_t step) {
   return "not there";
 }
 
+// In place: writing a file anew makes some file systems sync it.
+void flip_bit(const std::string& path, std::size_t byte, std::size_t bit) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(byte));
+  const char changed = static_cast<char>(file.get() ^ 1 << bit);
+  file.seekp(static_cast<std::streamoff>(byte));
+  file.put(changed);
+}
+
 std::vector<std::string> names_of_snapshots(const std::string& directory) {
   std::vector<std::string> names;
   for (const FoundSnapshot& each : find_snapshots(directory)) names.push_back(each.name);
@@ -91,12 +100,10 @@ TEST(SnapshotDirectory, a_flipped_bit_in_any_file_is_found) {
     const std::string path = folder / concat("step_1/", name);
     const std::string good = read_text(path);
     for (std::size_t byte = 0; byte < good.size(); ++byte) {
-      std::string bad = good;
-      bad[byte] = static_cast<char>(bad[byte] ^ 1 << byte % 8);
-      write_text(path, bad);
+      flip_bit(path, byte, byte % 8);
       EXPECT_NE(problem_of(folder.path(), 1), "") << name << " " << byte;
+      flip_bit(path, byte, byte % 8);
     }
-    write_text(path, good);
     EXPECT_EQ(problem_of(folder.path(), 1), "");
   }
 }

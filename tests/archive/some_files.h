@@ -13,10 +13,10 @@ namespace lockstep::testing {
 /// The files of a small snapshot whose content depends on the step.
 class SomeFiles {
  public:
-  explicit SomeFiles(std::int64_t step)
+  explicit SomeFiles(std::int64_t step, std::int64_t bytes = 3000)
       : layout_(lay_out_safetensors(
             std::vector<TensorInfo>{
-                {.name = "weight", .type = ElementType::uint8, .shape = {3000}}},
+                {.name = "weight", .type = ElementType::uint8, .shape = {bytes}}},
             {{"format", "pt"}})),
         data_(layout_.data_bytes, static_cast<char>('a' + step % 26)),
         state_(format_state_file({{"model", {.values = {{"step", step}}}}})) {}
@@ -47,8 +47,8 @@ inline std::int64_t next_sequence(const std::string& directory) {
 }
 
 inline void save_some(const std::string& directory, std::int64_t step,
-                      const WriteOptions& options = {}) {
-  const SomeFiles content(step);
+                      const WriteOptions& options = {}, std::int64_t bytes = 3000) {
+  const SomeFiles content(step, bytes);
   write_snapshot(directory,
                  {.step = step, .epoch = 1, .sequence = next_sequence(directory), .slots = 2},
                  content.files(), options);
