@@ -124,6 +124,8 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
                     " are free); training waits until the snapshot is written"));
     }
     const bool staged = job->staged;
+    // The writer's thread has streams of its own, which do not wait for the caller's.
+    if (!staged) wait_for_devices(job->plan);
     writer_.start([this, job] { write(*job); });
     if (!staged) writer_.wait();
   } catch (const std::exception& error) {

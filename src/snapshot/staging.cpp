@@ -134,7 +134,6 @@ void Staging::reserve(const SnapshotPlan& plan, bool touch) {
 
 void Staging::copy(const SnapshotPlan& plan) {
   std::vector<Piece> pieces;
-  std::unordered_set<c10::Device> devices;
   for (const SnapshotPlan::Part& part : plan.parts) {
     for (std::size_t i = 0; i < part.tensors.size(); ++i) {
       const at::Tensor& tensor = part.tensors[i];
@@ -147,7 +146,6 @@ void Staging::copy(const SnapshotPlan& plan) {
       const at::Tensor target =
           at::from_blob(to, tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
       target.copy_(tensor, /*non_blocking=*/!tensor.is_cpu());
-      if (!tensor.is_cpu()) devices.insert(tensor.device());
     }
   }
   at::parallel_for(0, static_cast<std::int64_t>(pieces.size()), 1,
@@ -156,6 +154,16 @@ void Staging::copy(const SnapshotPlan& plan) {
                        std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
                      }
                    });
+  wait_for_devices(plan);
+}
+
+void wait_for_devices(const SnapshotPlan& plan) {
+  std::unordered_set<c10::Device> devices;
+  for (const SnapshotPlan::Part& part : plan.parts) {
+    for (const at::Tensor& tensor : part.tensors) {
+      if (!tensor.is_cpu()) devices.insert(tensor.device());
+    }
+  }
   for (const c10::Device& device : devices) {
     const c10::impl::VirtualGuardImpl guard(device.type());
     guard.synchronizeStream(guard.getStream(device));

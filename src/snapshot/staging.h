@@ -40,6 +40,9 @@ class Staging {
   at::Tensor pinned_;  // owns data_ where is_pinned_
 };
 
+/// Waits for what is queued on the current streams of the devices that the plan's tensors are on.
+void wait_for_devices(const SnapshotPlan& plan);
+
 /// How much this process could still take: the machine's MemAvailable, or less where its control
 /// group allows less. The largest number where nobody says.
 std::uint64_t available_memory();

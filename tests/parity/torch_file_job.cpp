@@ -2,8 +2,9 @@
 //
 //   torch_file_job copy IN.pt OUT.pt                reads a file and writes what it found
 //   torch_file_job safetensors IN OUT               the same with safetensors
-//   torch_file_job train IN.pt OUT.pt SNAPSHOTS     loads model and optimizer of Python, makes a
-//   step
+//   torch_file_job large OUT.pt                     writes more than 4 GiB, and a tensor behind
+//   that torch_file_job train IN.pt OUT.pt SNAPSHOTS     loads model and optimizer of Python, makes
+//   a step
 //                                                   with the gradients of the file, saves both
 #include <torch/torch.h>
 #include <cstdio>
@@ -61,6 +62,12 @@ int main(int argc, char** argv) try {
     save_pt(words[2], load_pt(words[1]));
   } else if (words.size() == 3 && words[0] == "safetensors") {
     save_safetensors(words[2], load_safetensors(words[1]));
+  } else if (words.size() == 2 && words[0] == "large") {
+    // Zeros that nobody has written to take no memory.
+    save_pt(words[1], PyValue::dict({{"zeros", torch::zeros({1'100'000'000})},
+                                     {"behind", torch::arange(1000, torch::kLong)}}));
+    const PyValue back = load_pt(words[1]);
+    if (!torch::equal(back.at("behind").to_tensor(), torch::arange(1000, torch::kLong))) return 3;
   } else if (words.size() == 4 && words[0] == "train") {
     train(words[1], words[2], words[3]);
   } else {
