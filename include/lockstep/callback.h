@@ -35,7 +35,7 @@ struct StepReport {
 struct TrainResult {
   StopReason reason = StopReason::finished;
   std::int64_t step = 0;
-  std::int64_t epoch = 0;  // epochs completed
+  std::int64_t epoch = 0;                     // epochs completed
   std::optional<double> loss = std::nullopt;  // the last one logged
   std::map<std::string, double> evaluation = {};
   std::optional<double> best = std::nullopt;  // of the watched metric

@@ -87,8 +87,8 @@ class RemoteError : public Error {
   int rank_;
 };
 
-/// The program was asked to stop, has saved what it did, and is to be started again. A program exits
-/// with code 75, which launchers take for "resume me".
+/// The program was asked to stop, has saved what it did, and is to be started again. A program
+/// exits with code 75, which launchers take for "resume me".
 class Preempted : public Error {
  public:
   static constexpr int kExitCode = 75;

@@ -12,8 +12,8 @@
 namespace lockstep {
 
 struct ProgressOptions {
-  int fd = 2;                               // where to write; standard error
-  std::optional<bool> bar = std::nullopt;   // unset: a bar on a terminal, else plain lines
+  int fd = 2;                                // where to write; standard error
+  std::optional<bool> bar = std::nullopt;    // unset: a bar on a terminal, else plain lines
   std::chrono::milliseconds bar_every{100};  // at most this often
   std::chrono::milliseconds line_every{std::chrono::seconds(10)};
   std::string unit = "samples";  // what `count` counts

@@ -23,8 +23,8 @@ namespace lockstep {
 /// Forward and backward change the module's buffers (BatchNorm's running statistics) and its
 /// gradients. Until commit() these changes are provisional: if the step is left early, by an
 /// exception such as PeerLost or by abort(), the buffers have their old values, the gradients are
-/// gone, and the step can be computed again with the same result. Everything that lasts (parameters,
-/// optimizer, schedule, counters) is changed in commit() and nowhere else.
+/// gone, and the step can be computed again with the same result. Everything that lasts
+/// (parameters, optimizer, schedule, counters) is changed in commit() and nowhere else.
 ///
 /// All ranks hold the buffers of slot 0 after a commit. DistributedDataParallel is therefore made
 /// with `broadcast_buffers = false`.

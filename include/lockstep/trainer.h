@@ -22,7 +22,9 @@ std::shared_ptr<M> module_pointer(const std::shared_ptr<M>& module) {
   return module;
 }
 template <typename Holder>
-requires requires(const Holder& holder) { holder.ptr(); }
+requires requires(const Holder& holder) {
+  holder.ptr();
+}
 auto module_pointer(const Holder& holder) {
   return holder.ptr();
 }
@@ -38,7 +40,9 @@ void move_to(Batch& batch, c10::Device device) {
   walk_tensors<false>(batch, move);
 }
 
-inline MetricSums as_metrics(MetricSums sums, double) { return sums; }
+inline MetricSums as_metrics(MetricSums sums, double) {
+  return sums;
+}
 inline MetricSums as_metrics(LossSum loss, double) {
   MetricSums sums = std::move(loss.metrics);
   sums["loss"] = {.sum = std::move(loss.sum), .count = loss.count};
@@ -94,9 +98,8 @@ class TypedTask : public TrainingTask {
       return {.value = loss_(view, batches_.at(index))};
     } else {
       LossSum loss = loss_(view, batches_.at(index));
-      return {.value = std::move(loss.sum),
-              .count = loss.count,
-              .metrics = std::move(loss.metrics)};
+      return {
+          .value = std::move(loss.sum), .count = loss.count, .metrics = std::move(loss.metrics)};
     }
   }
 
@@ -156,7 +159,8 @@ struct Evaluation {
 template <typename Data, typename Metrics>
 Evaluation(Data&, Metrics) -> Evaluation<Data, Metrics>;
 
-/// Trains a model on all ranks of a job, from the first step to the last, through stops and restarts.
+/// Trains a model on all ranks of a job, from the first step to the last, through stops and
+/// restarts.
 ///
 ///     auto model = std::make_shared<Net>();
 ///     lockstep::Loader data(dataset, {.batch_size = 32, .shuffle = true, .num_workers = 2});
@@ -166,12 +170,13 @@ Evaluation(Data&, Metrics) -> Evaluation<Data, Metrics>;
 ///     });
 ///
 /// Under a launcher (`lockstep run`, torchrun, srun, mpirun) every process is a rank. In a program
-/// that was started alone, `devices` says how many processes fit() starts: each runs main() again up
-/// to here.
+/// that was started alone, `devices` says how many processes fit() starts: each runs main() again
+/// up to here.
 ///
-/// Samples, random numbers and the order of all sums go by slots, which are fixed when the run starts
-/// for the first time. A run that was stopped, killed or moved and goes on from a snapshot therefore
-/// ends with the bits of one that was never disturbed (docs/trainer.md says what that takes).
+/// Samples, random numbers and the order of all sums go by slots, which are fixed when the run
+/// starts for the first time. A run that was stopped, killed or moved and goes on from a snapshot
+/// therefore ends with the bits of one that was never disturbed (docs/trainer.md says what that
+/// takes).
 ///
 /// Thread rule: one thread.
 class Trainer {

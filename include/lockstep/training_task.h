@@ -87,8 +87,8 @@ struct TaskLoss {
   MetricSums metrics = {};
 };
 
-/// What the Trainer asks of a program's model, data and loss, whatever their types are. Programs call
-/// Trainer::fit(), which makes one.
+/// What the Trainer asks of a program's model, data and loss, whatever their types are. Programs
+/// call Trainer::fit(), which makes one.
 class TrainingTask {
  public:
   virtual ~TrainingTask() = default;

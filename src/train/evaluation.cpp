@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/api/include/torch/nn/module.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/autocast.h"
 #include "lockstep/error.h"
@@ -100,8 +100,7 @@ std::map<std::string, double> evaluate(World& world, torch::nn::Module& module,
   std::map<std::string, double> means;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const double count = totals[2 * i + 1];
-    means[names[i]] =
-        count == 0 ? std::numeric_limits<double>::quiet_NaN() : totals[2 * i] / count;
+    means[names[i]] = count == 0 ? std::numeric_limits<double>::quiet_NaN() : totals[2 * i] / count;
   }
   return means;
 }

@@ -55,8 +55,8 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
   }
 }
 
-// The weight of every batch is known beforehand, also of those of other processes: dealing is a pure
-// function. So the means can be weighted before backward, without asking anyone.
+// The weight of every batch is known beforehand, also of those of other processes: dealing is a
+// pure function. So the means can be weighted before backward, without asking anyone.
 GradientStep::Weights GradientStep::weights_of(const std::vector<StepBatch>& batches) const {
   Weights weights;
   if (!task_.data().steps_per_epoch()) {
@@ -77,8 +77,9 @@ GradientStep::Weights GradientStep::weights_of(const std::vector<StepBatch>& bat
   return weights;
 }
 
-// What backward starts from, such that the mean of the slots' gradients is that of the mean over all
-// samples of the step; or, where only the loss function knows how much it counts, that of a sum.
+// What backward starts from, such that the mean of the slots' gradients is that of the mean over
+// all samples of the step; or, where only the loss function knows how much it counts, that of a
+// sum.
 at::Tensor GradientStep::objective(const TaskLoss& loss, const StepBatch& batch,
                                    const Weights& weights) const {
   if (counts_) {

@@ -45,12 +45,13 @@ class SlotLoss {
 struct StepGradients {
   std::vector<SlotLoss> slots;  // of this process
   std::int64_t samples = 0;     // of all slots; of this process's where dealing does not tell
-  /// The gradients are those of a sum and have yet to be divided by (what all slots counted) / slots.
+  /// The gradients are those of a sum and have yet to be divided by (what all slots counted) /
+  /// slots.
   bool divide_by_count = false;
 };
 
-/// Computes the gradients of one step: forward and backward for every slot of this process and every
-/// micro-batch. Afterwards each parameter's gradient is the mean over all slots.
+/// Computes the gradients of one step: forward and backward for every slot of this process and
+/// every micro-batch. Afterwards each parameter's gradient is the mean over all slots.
 class GradientStep {
  public:
   GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
@@ -70,7 +71,7 @@ class GradientStep {
 
  private:
   struct Weights {
-    bool even = true;  // every batch of the step has as many samples
+    bool even = true;          // every batch of the step has as many samples
     std::int64_t samples = 0;  // of all slots
     std::int64_t micro_batches = 1;
   };

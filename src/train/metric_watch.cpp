@@ -8,8 +8,8 @@ namespace lockstep {
 
 MetricWatch::MetricWatch(const MetricWatchOptions& options) : options_(options) {
   if (!(options_.min_delta >= 0)) {
-    throw InvalidArgument(concat("MetricWatch: min_delta is ", options_.min_delta,
-                                 "; it must be 0 or more"));
+    throw InvalidArgument(
+        concat("MetricWatch: min_delta is ", options_.min_delta, "; it must be 0 or more"));
   }
   if (options_.patience && *options_.patience < 1) {
     throw InvalidArgument(
@@ -18,8 +18,9 @@ MetricWatch::MetricWatch(const MetricWatchOptions& options) : options_(options) 
 }
 
 bool MetricWatch::report(std::int64_t step, double value) {
-  const double gain =
-      !best_ ? INFINITY : options_.mode == MetricMode::min ? *best_ - value : value - *best_;
+  const double gain = !best_                             ? INFINITY
+                      : options_.mode == MetricMode::min ? *best_ - value
+                                                         : value - *best_;
   if (std::isnan(value) || !(gain > options_.min_delta)) {
     ++reports_without_improvement_;
     return false;
@@ -40,9 +41,10 @@ State MetricWatch::state() const {
                   {"best_step", best_step_},
                   {"reports_without_improvement", reports_without_improvement_}};
   // As text, because JSON has no infinity.
-  if (best_) state.values["best"] = std::isfinite(*best_) ? nlohmann::json(*best_)
-                                    : *best_ > 0         ? "inf"
-                                                         : "-inf";
+  if (best_)
+    state.values["best"] = std::isfinite(*best_) ? nlohmann::json(*best_)
+                           : *best_ > 0          ? "inf"
+                                                 : "-inf";
   return state;
 }
 

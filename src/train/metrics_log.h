@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// The curves of a run as a file: one JSON line {"step": ..., "time": ..., "<name>": value, ...} for
-/// each report, appended in one write. This is RUN/metrics/rank_R.jsonl of the run directory.
+/// The curves of a run as a file: one JSON line {"step": ..., "time": ..., "<name>": value, ...}
+/// for each report, appended in one write. This is RUN/metrics/rank_R.jsonl of the run directory.
 class MetricsLog {
  public:
   /// Makes the folders. Throws SystemError.
@@ -22,8 +22,8 @@ class MetricsLog {
   /// Drops what comes after the first `lines`: a resumed run writes it again. Throws SystemError.
   void keep(std::int64_t lines);
 
-  /// Values that are not finite appear as null, for which JSON has no numbers. A file that cannot be
-  /// written to (a full disk) costs lines, not the run.
+  /// Values that are not finite appear as null, for which JSON has no numbers. A file that cannot
+  /// be written to (a full disk) costs lines, not the run.
   void append(std::int64_t step, const nlohmann::json& values);
 
   const std::string& path() const { return path_; }

@@ -108,7 +108,8 @@ std::string Progress::line(const ProgressState& state, Clock::time_point now) co
   const bool known = state.total_steps && *state.total_steps > 0;
   const double part = known ? static_cast<double>(state.step) / *state.total_steps : 0;
   if (known && bar_) add(bar_of(part) + format(" %3d%%", static_cast<int>(part * 100)));
-  add("step " + std::to_string(state.step) + (known ? "/" + std::to_string(*state.total_steps) : ""));
+  add("step " + std::to_string(state.step) +
+      (known ? "/" + std::to_string(*state.total_steps) : ""));
   for (const auto& [name, value] : state.values) add(name + " " + format("%.4g", value));
 
   const Mark& from = marks_.front();

@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/CPUGeneratorImpl.h>
 
 namespace lockstep {
 namespace {

@@ -25,8 +25,8 @@ struct RunPosition {
   std::int64_t samples = 0;  // over all slots
 };
 
-/// Everything that lasts from one step to the next, and nothing else: what a snapshot holds, and what
-/// a replaced rank will be sent.
+/// Everything that lasts from one step to the next, and nothing else: what a snapshot holds, and
+/// what a replaced rank will be sent.
 class RunState {
  public:
   RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptions& options);

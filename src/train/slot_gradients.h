@@ -11,9 +11,9 @@
 namespace lockstep {
 
 /// Reduces gradients where a process computes several slots one after the other (a job resumed with
-/// fewer processes): each slot's gradients are put aside, then all slots' are added in slot order and
-/// divided by their number. The bits are those of DistributedDataParallel with a process per slot and
-/// Reduction::ordered.
+/// fewer processes): each slot's gradients are put aside, then all slots' are added in slot order
+/// and divided by their number. The bits are those of DistributedDataParallel with a process per
+/// slot and Reduction::ordered.
 ///
 /// It moves every slot's gradients to every process, after backward: correct before fast.
 class SlotGradients {

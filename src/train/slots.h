@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-/// Which slots of a job this process computes. Slots are logical ranks: their number is fixed by the
-/// first world of a job, and samples, random numbers and the order of additions go by slots, so that
-/// a job that is resumed with fewer processes computes the same bits.
+/// Which slots of a job this process computes. Slots are logical ranks: their number is fixed by
+/// the first world of a job, and samples, random numbers and the order of additions go by slots, so
+/// that a job that is resumed with fewer processes computes the same bits.
 struct SlotShare {
   int slots = 1;
   int first = 0;  // this process has the slots [first, last)

@@ -41,8 +41,7 @@ StepProfiler::~StepProfiler() {
 }
 
 void StepProfiler::before_step(std::int64_t step) {
-  const bool wanted =
-      step >= options_.first_step && step < options_.first_step + options_.steps;
+  const bool wanted = step >= options_.first_step && step < options_.first_step + options_.steps;
   if (!wanted || recording_) return;
   std::set<ActivityType> activities = {ActivityType::CPU};
   if (cuda_) activities.insert(ActivityType::CUDA);

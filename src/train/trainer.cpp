@@ -35,7 +35,8 @@ void validate(const TrainerOptions& options) {
     refuse(concat("accumulate is ", options.accumulate, "; it must be 1 or more"));
   }
   if (!(options.clip_grad_norm >= 0)) {
-    refuse(concat("clip_grad_norm is ", options.clip_grad_norm, "; it must be positive, or 0 for "
+    refuse(concat("clip_grad_norm is ", options.clip_grad_norm,
+                  "; it must be positive, or 0 for "
                   "no clipping"));
   }
   if (!(options.ema_decay >= 0 && options.ema_decay < 1)) {

@@ -19,8 +19,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The columns of what ranks tell each other in talk(); metrics follow, a sum and a count each.
-enum Column { kLossSum, kCount, kFirstFlag, kTimeLimit = kFirstFlag, kLauncher, kSignal, kCallback,
-              kSteps, kFirstMetric };
+enum Column {
+  kLossSum,
+  kCount,
+  kFirstFlag,
+  kTimeLimit = kFirstFlag,
+  kLauncher,
+  kSignal,
+  kCallback,
+  kSteps,
+  kFirstMetric
+};
 
 constexpr std::chrono::milliseconds kTalkEvery{250};
 constexpr std::int64_t kMostStepsBetweenTalks = 1000;
@@ -94,9 +103,7 @@ void TrainerCore::open_directory() {
     throw InvalidArgument(concat("slots is ", options_.slots, ", but the run in ", directory_,
                                  " has ", found->slots, "; leave it out to go on with those"));
   }
-  share_out(found            ? found->slots
-            : options_.slots ? options_.slots
-                             : world_.world_size());
+  share_out(found ? found->slots : options_.slots ? options_.slots : world_.world_size());
   if (found) {
     state_->restore(*found);
     saved_ = result_.resumed_from = found->step;
@@ -153,8 +160,9 @@ void TrainerCore::run_epoch() {
   }
   const auto all = task_.data().steps_per_epoch(position.epoch);
   if (position.step == 0 && position.epoch == options_.first_epoch) {
-    throw InvalidArgument("the loader delivers no batch: the dataset is empty, or drop_last leaves "
-                          "nothing of it");
+    throw InvalidArgument(
+        "the loader delivers no batch: the dataset is empty, or drop_last leaves "
+        "nothing of it");
   }
   if (all && position.step_in_epoch < *all) return;  // the steps ended in mid-epoch
   if (!all && position.step == first) {
@@ -228,8 +236,8 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
   // The gradients are the mean over slots of gradients of sums.
   const double divisor = gradients.divide_by_count ? totals->count / share_.slots : 1.0;
   if (divisor == 0) {
-    throw InvalidArgument(concat("step ", state_->position.step,
-                                 ": the loss function counted nothing on any rank"));
+    throw InvalidArgument(
+        concat("step ", state_->position.step, ": the loss function counted nothing on any rank"));
   }
   if (options_.clip_grad_norm > 0) {
     return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
@@ -283,8 +291,8 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
   transaction.abort();
   int culprit = -1;
   std::string name;
-  const auto found = world_.group().all_gather_json(parameter ? nlohmann::json(*parameter)
-                                                              : nlohmann::json());
+  const auto found =
+      world_.group().all_gather_json(parameter ? nlohmann::json(*parameter) : nlohmann::json());
   for (std::size_t rank = 0; rank < found.size() && culprit < 0; ++rank) {
     if (found[rank].is_null()) continue;
     culprit = static_cast<int>(rank);
@@ -504,8 +512,9 @@ void TrainerCore::finish() {
   for (const auto& callback : options_.callbacks) callback->on_end(result_);
   if (*reason_ == StopReason::preempted && options_.on_preemption == OnPreemption::raise) {
     throw Preempted(concat("lockstep: stopped by ", stop_->what(), " after step ", position.step,
-                           snapshots_ ? concat("; saved in ", directory_) : "; nothing was saved: "
-                           "no directory for snapshots was given"));
+                           snapshots_ ? concat("; saved in ", directory_)
+                                      : "; nothing was saved: "
+                                        "no directory for snapshots was given"));
   }
 }
 

@@ -22,8 +22,9 @@
 
 namespace lockstep {
 
-/// One run of a Trainer on one rank. What lasts is in RunState; a step is computed by GradientStep and
-/// takes effect in commit_step(); everything else here decides when to report, evaluate, save and end.
+/// One run of a Trainer on one rank. What lasts is in RunState; a step is computed by GradientStep
+/// and takes effect in commit_step(); everything else here decides when to report, evaluate, save
+/// and end.
 class TrainerCore {
  public:
   TrainerCore(World& world, TrainingTask& task, EvaluationTask* evaluation,
@@ -82,7 +83,7 @@ class TrainerCore {
   std::unique_ptr<GradientStep> gradients_;
   std::unique_ptr<StepTransactions> transactions_;
   std::unique_ptr<StopWatch> stop_;
-  std::unique_ptr<MetricsLog> log_;      // on rank 0
+  std::unique_ptr<MetricsLog> log_;     // on rank 0
   std::unique_ptr<Progress> progress_;  // on rank 0
   std::unique_ptr<StepProfiler> profiler_;
 
@@ -92,7 +93,7 @@ class TrainerCore {
   std::optional<std::vector<std::string>> metric_names_;
   std::optional<StopReason> stop_after_step_;
   std::int64_t log_lines_ = 0;  // the same on every rank, though only rank 0 has the file
-  double counted_ = 0;  // by this program, not by earlier runs
+  double counted_ = 0;          // by this program, not by earlier runs
   std::int64_t samples_in_step_ = 0;
 
   /// Ranks talk about stopping a few times a second, whatever a step takes: this is the next step.

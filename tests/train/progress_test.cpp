@@ -61,7 +61,11 @@ TEST(Progress, durations_are_short) {
 TEST(Progress, plain_lines_tell_rate_and_time_left) {
   Output output;
   Progress progress({.fd = output.fd(), .bar = false, .line_every = 5s, .unit = "tokens"});
-  ProgressState state{.step = 100, .total_steps = 300, .epoch = 1, .total_epochs = 2, .count = 0,
+  ProgressState state{.step = 100,
+                      .total_steps = 300,
+                      .epoch = 1,
+                      .total_epochs = 2,
+                      .count = 0,
                       .values = {{"loss", 2.5}}};
   progress.update(state, kStart);
   EXPECT_EQ(output.text(), "") << "there is no rate yet";

@@ -34,8 +34,8 @@ TEST(RandomScope, a_place_always_gives_the_same_numbers) {
 }
 
 TEST(RandomScope, every_part_of_a_place_matters) {
-  const RandomPlace places[] = {{}, {.seed = 1}, {.step = 1}, {.slot = 1}, {.micro_batch = 1},
-                                {.purpose = 1}};
+  const RandomPlace places[] = {{},          {.seed = 1},        {.step = 1},
+                                {.slot = 1}, {.micro_batch = 1}, {.purpose = 1}};
   std::set<std::uint64_t> seeds;
   for (const auto& place : places) seeds.insert(seed_of(place));
   EXPECT_EQ(seeds.size(), std::size(places));

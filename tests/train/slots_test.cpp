@@ -45,7 +45,9 @@ void expect_equal(const std::vector<torch::Tensor>& actual,
 }
 
 // Values whose sum depends on the order in which they are added.
-std::vector<double> row_of(int slot) { return {0.1 * (slot + 1), slot % 2 == 0 ? 1e17 : -1e17}; }
+std::vector<double> row_of(int slot) {
+  return {0.1 * (slot + 1), slot % 2 == 0 ? 1e17 : -1e17};
+}
 
 std::vector<double> sum_in_order(int slots) {
   std::vector<double> sum = row_of(0);
@@ -100,14 +102,22 @@ TEST(SlotShare, slots_are_spread_evenly_and_all_are_taken) {
   }
 }
 
-RANKS_TEST(SlotSums, one_slot_each_adds_in_slot_order, 3) { expect_sums(3); }
-RANKS_TEST(SlotSums, several_slots_each_add_in_slot_order, 2) { expect_sums(4); }
-RANKS_TEST(SlotSums, uneven_shares_add_in_slot_order, 3) { expect_sums(5); }
+RANKS_TEST(SlotSums, one_slot_each_adds_in_slot_order, 3) {
+  expect_sums(3);
+}
+RANKS_TEST(SlotSums, several_slots_each_add_in_slot_order, 2) {
+  expect_sums(4);
+}
+RANKS_TEST(SlotSums, uneven_shares_add_in_slot_order, 3) {
+  expect_sums(5);
+}
 
 RANKS_TEST(SlotGradients, two_processes_with_four_slots_have_the_bits_of_one, 2) {
   expect_gradients(4);
 }
-RANKS_TEST(SlotGradients, uneven_shares_have_the_bits_of_one_process, 2) { expect_gradients(3); }
+RANKS_TEST(SlotGradients, uneven_shares_have_the_bits_of_one_process, 2) {
+  expect_gradients(3);
+}
 
 RANKS_TEST(SlotGradients, data_parallel_training_has_the_bits_of_one_process, 3) {
   const auto expected = gradients_in_one_process(3);

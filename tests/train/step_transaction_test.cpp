@@ -35,7 +35,9 @@ struct Fixture {
   bool has_gradients() const { return net->linear->weight.grad().defined(); }
 };
 
-World alone() { return init({.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1}); }
+World alone() {
+  return init({.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1});
+}
 
 }  // namespace
 
@@ -70,8 +72,8 @@ TEST(StepTransactions, an_exception_aborts_and_the_step_can_be_repeated) {
   bool applied = false;
   step.commit([&] {
     applied = true;
-    EXPECT_TRUE(torch::equal(disturbed.net->linear->weight.grad(),
-                             undisturbed.net->linear->weight.grad()));
+    EXPECT_TRUE(
+        torch::equal(disturbed.net->linear->weight.grad(), undisturbed.net->linear->weight.grad()));
   });
   EXPECT_TRUE(applied);
   EXPECT_TRUE(torch::equal(disturbed.mean(), undisturbed.mean()));

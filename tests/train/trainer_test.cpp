@@ -108,7 +108,8 @@ TEST(Trainer, sums_and_counts_equal_means_where_all_count_alike) {
   const TrainerOptions options =
       quiet({.epochs = 2, .optimizer = SGDOptions{.lr = 0.1}, .accumulate = 2});
   fit(by_mean, data, kSquaredError, options);
-  fit(by_sum, data,
+  fit(
+      by_sum, data,
       [](auto& model, const auto& batch) {
         const auto error = (model(batch.first) - batch.second).square();
         return LossSum{.sum = error.sum(), .count = static_cast<double>(error.numel())};
@@ -127,10 +128,10 @@ TEST(Trainer, callbacks_hear_of_everything_in_order) {
                          .log_every = 2,
                          .callbacks = {recorder}}));
   trainer.fit(model, data, kSquaredError, Evaluation{held_out, kSquaredError});
-  EXPECT_EQ(recorder->events,
-            (std::vector<std::string>{"start 0", "step 1", "step 2", "epoch 0", "evaluation 2",
-                                      "step 3", "save 3", "step 4", "epoch 1", "evaluation 4",
-                                      "save 4", "end"}));
+  EXPECT_EQ(
+      recorder->events,
+      (std::vector<std::string>{"start 0", "step 1", "step 2", "epoch 0", "evaluation 2", "step 3",
+                                "save 3", "step 4", "epoch 1", "evaluation 4", "save 4", "end"}));
   EXPECT_FALSE(recorder->reports[0].loss);
   EXPECT_TRUE(recorder->reports[1].loss);
 }
@@ -194,10 +195,12 @@ TEST(Trainer, early_stopping_ends_the_run_and_the_best_is_kept) {
                          .watch = {.metric = "eval/score", .patience = 2},
                          .snapshots = {.directory = folder / "run", .keep_best = true}}));
   const TrainResult result = trainer.fit(
-      model, data, kSquaredError, Evaluation{held_out, [&](auto&, const auto&) {
-        constexpr double kScores[] = {5, 3, 4, 4, 1};
-        return MetricSums{{"score", {.sum = torch::full({}, kScores[evaluations++]), .count = 1}}};
-      }});
+      model, data, kSquaredError,
+      Evaluation{held_out, [&](auto&, const auto&) {
+                   constexpr double kScores[] = {5, 3, 4, 4, 1};
+                   return MetricSums{
+                       {"score", {.sum = torch::full({}, kScores[evaluations++]), .count = 1}}};
+                 }});
   EXPECT_EQ(result.reason, StopReason::early_stopped);
   EXPECT_EQ(evaluations, 4);
   EXPECT_EQ(result.best, 3.0);
@@ -248,8 +251,8 @@ TEST(Trainer, a_callback_can_end_the_run) {
   recorder->stop = true;
   auto model = new_model();
   Loader data(Line{}, {.batch_size = 8});
-  const TrainResult result =
-      fit(model, data, kSquaredError, quiet({.epochs = 100, .log_every = 1, .callbacks = {recorder}}));
+  const TrainResult result = fit(model, data, kSquaredError,
+                                 quiet({.epochs = 100, .log_every = 1, .callbacks = {recorder}}));
   EXPECT_EQ(result.reason, StopReason::callback);
   EXPECT_EQ(result.step, 1);
 }
@@ -298,11 +301,13 @@ RANKS_TEST(Trainer, evaluation_counts_every_sample_once, 3) {
   Loader data(Line{12}, {.batch_size = 4});
   Loader held_out(Line{10}, {.batch_size = 2, .dealing = Dealing::kExact});
   Trainer trainer(world, quiet({.epochs = 1, .callbacks = {recorder}}));
-  trainer.fit(model, data, kSquaredError, Evaluation{held_out, [](auto&, const auto& batch) {
-    const double samples = batch.first.size(0);
-    return MetricSums{{"samples", {.sum = torch::full({}, samples), .count = 1.0 / 3}},
-                      {"x", {.sum = batch.first.select(1, 0).sum(), .count = samples}}};
-  }});
+  trainer.fit(model, data, kSquaredError,
+              Evaluation{held_out, [](auto&, const auto& batch) {
+                           const double samples = batch.first.size(0);
+                           return MetricSums{
+                               {"samples", {.sum = torch::full({}, samples), .count = 1.0 / 3}},
+                               {"x", {.sum = batch.first.select(1, 0).sum(), .count = samples}}};
+                         }});
   ASSERT_EQ(recorder->evaluations.size(), 1u);
   double sum = 0;
   for (int i = 0; i < 10; ++i) sum += (i % 8) / 8.0;
@@ -327,7 +332,8 @@ RANKS_TEST(Trainer, the_rank_whose_gradient_is_not_finite_is_named_everywhere, 3
 }
 
 RANKS_TEST(Trainer, a_signal_at_one_rank_stops_all_and_the_run_can_be_resumed, 2) {
-  const std::string folder = concat(std::filesystem::temp_directory_path().string(), "/lockstep_preempted_", ::getppid());
+  const std::string folder =
+      concat(std::filesystem::temp_directory_path().string(), "/lockstep_preempted_", ::getppid());
   World world = init();
   struct Signaller : Callback {
     void on_step(const StepReport& report) override {
