@@ -13,7 +13,7 @@ namespace lockstep {
 
 /// Makes each step of a training loop happen wholly or not at all.
 ///
-///     StepTransactions steps(world.group(), *model);
+///     StepTransactions steps(world.group(), model);
 ///     for (...) {
 ///       auto step = steps.begin();
 ///       loss(ddp.forward(input)).backward();

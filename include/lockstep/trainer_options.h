@@ -39,6 +39,8 @@ struct Every {
 };
 
 struct SnapshotPolicy {
+  /// False: no snapshots, also where there is a directory. For programs that save by themselves.
+  bool enabled = true;
   /// Empty: $LOCKSTEP_RUN_DIR (set by `lockstep run`); without that nothing is saved.
   std::string directory = {};
   Every every = {};
@@ -66,7 +68,8 @@ struct TrainerOptions {
   std::optional<std::chrono::milliseconds> time_limit = std::nullopt;
 
   /// Epochs that were done before, by a run that left weights and no snapshots (a tutorial's
-  /// snapshot.pt): the run begins with this one. A snapshot that is found counts more.
+  /// snapshot.pt): the run begins with this one. As with the weights, what rank 0 says counts. A
+  /// snapshot that is found counts more.
   std::int64_t first_epoch = 0;
 
   // What a step is.

@@ -175,6 +175,9 @@ State GradScaler::state() const {
   if (scale_.defined()) {
     result.tensors["scale"] = scale_;
     result.tensors["growth_tracker"] = growth_tracker_;
+  } else if (initial_growth_tracker_ != 0) {  // loaded, and not used yet
+    result.tensors["scale"] = at::full({}, options_.init_scale, at::kFloat);
+    result.tensors["growth_tracker"] = at::full({}, initial_growth_tracker_, at::kInt);
   }
   result.values["init_scale"] = options_.init_scale;
   result.values["growth_factor"] = options_.growth_factor;

@@ -1,8 +1,11 @@
 #include "train/gradient_step.h"
 
+#include <cmath>
 #include <utility>
 
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones_like.h>
 #include <c10/core/Device.h>
 
 #include "lockstep/autocast.h"
@@ -10,6 +13,18 @@
 #include "train/autocast_type.h"
 
 namespace lockstep {
+
+namespace {
+
+// A loss that is not finite may have gradients that are. It must not pass unnoticed on the other
+// ranks, so its gradients become NaN, which the reduction carries to all of them.
+void backward(const at::Tensor& loss) {
+  if (!loss.is_cpu()) return loss.backward(at::ones_like(loss) + loss.detach() * 0);
+  if (std::isfinite(loss.item<double>())) return loss.backward();
+  loss.backward(at::full_like(loss, NAN));
+}
+
+}  // namespace
 
 void SlotLoss::add(const TaskLoss& loss, std::int64_t samples) {
   const auto count = static_cast<double>(samples);
@@ -42,7 +57,8 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
       task_(task),
       options_(options),
       share_(share),
-      counts_(task.counts() || !task.data().steps_per_epoch()),
+      sized_(task.data().steps_per_epoch().has_value()),
+      counts_(task.counts() || !sized_),
       parameters_(named_parameters(*task.module())) {
   if (share_.one_each() && share_.slots > 1) {
     DistributedDataParallelOptions ddp = options.ddp;
@@ -59,7 +75,7 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
 // pure function. So the means can be weighted before backward, without asking anyone.
 GradientStep::Weights GradientStep::weights_of(const std::vector<StepBatch>& batches) const {
   Weights weights;
-  if (!task_.data().steps_per_epoch()) {
+  if (!sized_) {
     for (const StepBatch& batch : batches) weights.samples += batch.samples;
     return weights;
   }
@@ -125,7 +141,7 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
       }
       loss = task_.forward(i);
     }
-    scale_loss(objective(loss, batch, weights)).backward();
+    backward(scale_loss(objective(loss, batch, weights)));
     total.add(loss, batch.samples);
   }
 }
@@ -156,7 +172,7 @@ std::optional<std::string> GradientStep::find_non_finite(StepTransactions::Step&
   const Weights weights = weights_of(batches);
   for (std::size_t first = 0; first < batches.size();) {
     const std::size_t last = end_of_slot(batches, first);
-    if (first > 0) transaction.next_slot();
+    transaction.next_slot();
     zero_grad();
     SlotLoss ignored;
     backward_of_slot(batches, first, last, step, weights, scale_loss, /*reduce=*/false, ignored);

@@ -87,6 +87,7 @@ class GradientStep {
   TrainingTask& task_;
   const TrainerOptions& options_;
   SlotShare share_;
+  bool sized_;   // a dataset, whose dealing is known beforehand
   bool counts_;  // the weight of a batch is known only after its forward
   std::vector<NamedParameter> parameters_;
   std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots

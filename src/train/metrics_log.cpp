@@ -25,12 +25,14 @@ void MetricsLog::open() {
   if (!file_) throw_errno(concat("cannot open ", path_));
 }
 
-void MetricsLog::keep(std::int64_t lines) {
+void MetricsLog::keep(std::int64_t lines, std::int64_t step) {
   std::string kept;
   lines_ = 0;
   std::ifstream file(path_);
   for (std::string line; lines_ < lines && std::getline(file, line);) {
     if (file.eof()) break;  // a crash has cut it short
+    const auto value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!value.is_object() || value.value("step", std::int64_t{-1}) > step) break;
     kept += line + "\n";
     ++lines_;
   }
@@ -44,8 +46,13 @@ void MetricsLog::append(std::int64_t step, const nlohmann::json& values) {
   nlohmann::ordered_json line = {{"step", step}, {"time", now.count()}};
   for (const auto& [name, value] : values.items()) line[name] = value;
   const std::string text = line.dump() + "\n";
-  [[maybe_unused]] const auto written = ::write(file_.get(), text.data(), text.size());
-  ++lines_;
+  const auto written = ::write(file_.get(), text.data(), text.size());
+  if (written == static_cast<ssize_t>(text.size())) {
+    ++lines_;
+  } else if (written > 0) {  // a disk that is just full; half a line would spoil the next
+    const off_t end = ::lseek(file_.get(), 0, SEEK_END);
+    [[maybe_unused]] const int result = ::ftruncate(file_.get(), end - written);
+  }
 }
 
 }  // namespace lockstep

@@ -19,8 +19,9 @@ class MetricsLog {
   /// Whole lines in the file.
   std::int64_t lines() const { return lines_; }
 
-  /// Drops what comes after the first `lines`: a resumed run writes it again. Throws SystemError.
-  void keep(std::int64_t lines);
+  /// Keeps the first `lines`, as far as they are of steps up to `step`: a resumed run writes the
+  /// rest again. Throws SystemError.
+  void keep(std::int64_t lines, std::int64_t step);
 
   /// Values that are not finite appear as null, for which JSON has no numbers. A file that cannot
   /// be written to (a full disk) costs lines, not the run.

@@ -58,17 +58,16 @@ Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
   return snapshot;
 }
 
-void RunState::restore(const Snapshot& snapshot) {
+std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::string& directory) {
   const nlohmann::json& values = part(snapshot, "trainer").values;
   if (values.at("accumulate") != options_.accumulate) {
-    throw InvalidArgument(concat("accumulate is ", options_.accumulate, ", but the run in ",
-                                 options_.snapshots.directory, " was made with ",
-                                 values.at("accumulate").get<std::int64_t>(),
-                                 "; its steps would not be the same"));
+    throw InvalidArgument(concat(
+        "accumulate is ", options_.accumulate, ", but the run in ", directory, " was made with ",
+        values.at("accumulate").get<std::int64_t>(), "; its steps would not be the same"));
   }
   if (snapshot.seed != options_.seed) {
-    throw InvalidArgument(concat("seed is ", options_.seed, ", but the run in ",
-                                 options_.snapshots.directory, " was made with ", snapshot.seed));
+    throw InvalidArgument(concat("seed is ", options_.seed, ", but the run in ", directory,
+                                 " was made with ", snapshot.seed));
   }
   load_module_state(*module_, part(snapshot, "model"));
   optimizer_->load_state(part(snapshot, "optimizer"));
@@ -76,15 +75,22 @@ void RunState::restore(const Snapshot& snapshot) {
   watch_.load_state(part(snapshot, "watch"));
   if (scaler_) scaler_->load_state(part(snapshot, "scaler"));
   if (ema_) ema_->load_state(part(snapshot, "ema"));
+  std::vector<std::string> notes;
   for (const auto& callback : options_.callbacks) {
-    if (!callback->name().empty()) {
-      callback->load_state(part(snapshot, "callback_" + callback->name()));
+    if (callback->name().empty()) continue;
+    const auto found = snapshot.parts.find("callback_" + callback->name());
+    if (found != snapshot.parts.end()) {
+      callback->load_state(found->second);
+    } else {
+      notes.push_back(concat("the snapshot of step ", snapshot.step, " has no state of callback '",
+                             callback->name(), "', which begins anew"));
     }
   }
   position = {.step = values.at("step"),
               .epoch = values.at("epoch"),
               .step_in_epoch = values.at("step_in_epoch"),
               .samples = values.at("samples")};
+  return notes;
 }
 
 }  // namespace lockstep

@@ -43,8 +43,9 @@ class RunState {
   /// The tensors are the live ones.
   Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
 
-  /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run.
-  void restore(const Snapshot& snapshot);
+  /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run;
+  /// `directory` is for that message. Returns lines about what the snapshot did not have.
+  std::vector<std::string> restore(const Snapshot& snapshot, const std::string& directory);
 
  private:
   const TrainerOptions& options_;

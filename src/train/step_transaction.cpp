@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "comm/group_impl.h"
@@ -49,6 +50,11 @@ struct StepTransactions::Impl {
     const auto& members = group.impl();
     members->guard->check_usable("broadcast");
     c10d::broadcast_coalesced(members->group, buffers, kBroadcastBytes, /*rank=*/0);
+    const at::Device device = buffers.front().device();
+    if (!device.is_cpu()) {  // there the broadcast has only been put in line
+      const c10::impl::VirtualGuardImpl guard(device.type());
+      guard.synchronizeStream(guard.getStream(device));
+    }
   }
 };
 

@@ -57,19 +57,19 @@ World world_of_one() {
   return init({.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1});
 }
 
-// How the ranks that fit() started hand the trained model to the process that started them.
-constexpr const char* kResultFolder = "LOCKSTEP_FIT_RESULT";
+// Where the ranks that fit() starts leave the trained model for the process that started them, and
+// for the ranks of later calls, which pass through this one on their way: a folder for each call.
+constexpr const char* kResults = "LOCKSTEP_FIT_RESULTS";
 
+/// Of the first process; it lives until that ends.
 class ResultFolder {
  public:
   ResultFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "lockstep_fit_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw_errno(concat("making a folder like ", name));
     path_ = name;
-    ::setenv(kResultFolder, path_.c_str(), /*replace=*/1);
   }
   ~ResultFolder() {
-    ::unsetenv(kResultFolder);
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
@@ -82,9 +82,10 @@ class ResultFolder {
   std::string path_;
 };
 
-void hand_over(World& world, const torch::nn::Module& module, const TrainResult& result) {
-  const char* folder = std::getenv(kResultFolder);
-  if (folder == nullptr) return;
+int fits_in_processes = 0;  // main() makes the same calls in every process
+
+void hand_over(World& world, const std::string& folder, const torch::nn::Module& module,
+               const TrainResult& result) {
   Snapshot snapshot{.step = result.step};
   snapshot.parts["model"] = module_state(module);
   nlohmann::json& values = snapshot.parts["result"].values;
@@ -95,7 +96,11 @@ void hand_over(World& world, const torch::nn::Module& module, const TrainResult&
             {"resumed_from", result.resumed_from}};
   if (result.loss) values["loss"] = *result.loss;
   if (result.best) values["best"] = *result.best;
-  SnapshotStore(world, {.directory = folder, .background = false}).save(snapshot);
+  SnapshotStore store(world, {.directory = folder, .background = false});
+  store.save(snapshot);
+  if (store.writes() && !store.last_error().empty()) {
+    throw SystemError(concat("the trained model cannot be handed over: ", store.last_error()));
+  }
 }
 
 // JSON has no number that is not finite.
@@ -123,22 +128,24 @@ TrainResult take_over(const std::string& folder, torch::nn::Module& module) {
 // Starts the ranks as processes of this program; in those, does not return.
 TrainResult run_in_processes(int count, torch::nn::Module& module,
                              const std::function<TrainResult(World&)>& run_in) {
-  std::optional<ResultFolder> folder;
-  if (std::getenv(kResultFolder) == nullptr) folder.emplace();
+  if (std::getenv(kResults) == nullptr) {
+    static const ResultFolder results;
+    ::setenv(kResults, results.path().c_str(), /*replace=*/1);
+  }
+  const std::string folder = concat(std::getenv(kResults), "/", ++fits_in_processes);
   try {
     spawn(
         [&](int) {
           World world = init();
           const TrainResult result = run_in(world);
-          hand_over(world, module, result);
+          hand_over(world, folder, module, result);
         },
         count);
   } catch (const SpawnFailed& failed) {
     if (failed.exit_code() == Preempted::kExitCode) throw Preempted(failed.what());
     throw;
   }
-  if (!folder) return {};  // a rank of a later call, on its way through main()
-  return take_over(folder->path(), module);
+  return take_over(folder, module);
 }
 
 }  // namespace
@@ -156,13 +163,28 @@ Trainer::~Trainer() = default;
 
 TrainResult Trainer::run(TrainingTask& task, EvaluationTask* evaluation) {
   const auto run_in = [&](World& world) {
-    return TrainerCore(world, task, evaluation, options_).run();
+    try {
+      return TrainerCore(world, task, evaluation, options_).run();
+    } catch (const Preempted&) {
+      throw;  // these two all ranks throw together, and the world stays whole
+    } catch (const NonFiniteStep&) {
+      throw;
+    } catch (...) {
+      world.abort();  // the others may wait for this rank in a collective
+      throw;
+    }
   };
   if (world_ != nullptr) return run_in(*world_);
   // The ranks that spawn() starts find variables of a launcher, too.
   const bool launched = detect_environment(Environment::of_process()).has_value();
-  const bool spawned = std::getenv(kResultFolder) != nullptr;
-  if (options_.devices > 1 && (spawned || !launched)) {
+  const bool spawned = std::getenv("LOCKSTEP_SPAWN") != nullptr;
+  const bool started_by_fit = spawned && std::getenv(kResults) != nullptr;
+  if (started_by_fit && options_.devices == 1) {
+    throw InvalidArgument(
+        "Trainer: a fit() with devices = 1 stands in main() before one with more, whose ranks pass "
+        "through it; give both the same number");
+  }
+  if (options_.devices > 1 && (started_by_fit || !launched)) {
     return run_in_processes(options_.devices, *task.module(), run_in);
   }
   World world = launched ? init() : world_of_one();

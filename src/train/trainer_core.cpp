@@ -1,38 +1,18 @@
 #include "train/trainer_core.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
-#include <ATen/ops/full.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
 
-#include "lockstep/clip_grad.h"
+#include "lockstep/sync_batch_norm.h"
 #include "train/broadcast_module.h"
-#include "train/evaluation.h"
+#include "train/loader_facts.h"
 
 namespace lockstep {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// The columns of what ranks tell each other in talk(); metrics follow, a sum and a count each.
-enum Column {
-  kLossSum,
-  kCount,
-  kFirstFlag,
-  kTimeLimit = kFirstFlag,
-  kLauncher,
-  kSignal,
-  kCallback,
-  kSteps,
-  kFirstMetric
-};
-
-constexpr std::chrono::milliseconds kTalkEvery{250};
-constexpr std::int64_t kMostStepsBetweenTalks = 1000;
 
 std::string chosen_directory(const TrainerOptions& options) {
   if (!options.snapshots.directory.empty()) return options.snapshots.directory;
@@ -46,6 +26,15 @@ std::vector<int> numbers(int first, int last) {
   return list;
 }
 
+// Module::to(device, dtype) would convert indices and masks among the buffers, too.
+void convert_floating_point(torch::nn::Module& module, at::ScalarType type) {
+  const auto convert = [type](at::Tensor& tensor) {
+    if (tensor.defined() && tensor.is_floating_point()) tensor.set_data(tensor.to(type));
+  };
+  for (at::Tensor& parameter : module.parameters()) convert(parameter);
+  for (at::Tensor& buffer : module.buffers()) convert(buffer);
+}
+
 }  // namespace
 
 TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evaluation,
@@ -55,25 +44,27 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
       evaluation_(evaluation),
       options_(options),
       module_(task.module()),
-      last_talk_(Clock::now()) {
+      stop_(world, options.time_limit),
+      directory_(chosen_directory(options)),
+      last_talk_(std::chrono::steady_clock::now()) {
+  check_options();
   const at::Device device = world_.device();
   std::optional<at::ScalarType> input_type;
   if (options_.precision == Precision::bf16_weights) input_type = at::kBFloat16;
-  if (input_type) {
-    module_->to(device, *input_type);
-  } else {
-    module_->to(device);
-  }
+  module_->to(device);
+  if (input_type) convert_floating_point(*module_, *input_type);
   task_.set_input(device, input_type);
   if (evaluation_ != nullptr) evaluation_->set_input(device, input_type);
 
   // Before anything copies the weights: all ranks begin with those of rank 0.
   broadcast_module(world_.group(), *module_);
   state_ = std::make_unique<RunState>(module_, options_);
-  open_directory();
+  if (is_main() && options_.progress) {
+    progress_ = std::make_unique<Progress>(ProgressOptions{.unit = options_.unit});
+  }
+  find_place();
   gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_);
   transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
-  stop_ = std::make_unique<StopWatch>(world_, options_.time_limit);
   StepProfilerOptions profile = options_.profile;
   profile.rank = world_.rank();
   if (profile.folder.empty()) profile.folder = directory_;
@@ -82,41 +73,97 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
 
 TrainerCore::~TrainerCore() = default;
 
-// Finds out where the run stands, which also decides over how many slots it is dealt.
-void TrainerCore::open_directory() {
-  directory_ = chosen_directory(options_);
-  if (is_main() && options_.progress) {
-    progress_ = std::make_unique<Progress>(ProgressOptions{.unit = options_.unit});
+// What cannot be seen from the options alone.
+void TrainerCore::check_options() const {
+  const bool watches = options_.watch.patience || options_.snapshots.keep_best ||
+                       std::holds_alternative<PlateauSchedule>(options_.schedule);
+  if (watches && evaluation_ == nullptr) {
+    throw InvalidArgument(
+        "Trainer: early stopping, keep_best and PlateauSchedule need an evaluation; give fit() "
+        "one");
   }
+  const SnapshotPolicy& snapshots = options_.snapshots;
+  const bool saves = snapshots.every.steps > 0 || snapshots.every.epochs > 0;
+  if (saves && snapshots.enabled && directory_.empty()) {
+    throw InvalidArgument(
+        "Trainer: snapshots.every is set, but there is no directory for them; set "
+        "snapshots.directory");
+  }
+  if (evaluation_ != nullptr && &evaluation_->data() == &task_.data()) {
+    throw InvalidArgument(
+        "Trainer: training and evaluation share a loader; make a second one over the dataset");
+  }
+}
+
+// Finds out where the run stands, which also decides over how many slots it is dealt.
+void TrainerCore::find_place() {
   std::optional<Snapshot> found;
-  if (!directory_.empty()) {
+  if (!directory_.empty() && options_.snapshots.enabled) {
     snapshots_ = std::make_unique<SnapshotStore>(
-        world_, SnapshotStoreOptions{.directory = directory_ + "/snapshots",
-                                     .keep_last = options_.snapshots.keep_last,
-                                     .background = options_.snapshots.background,
-                                     .per_node = options_.snapshots.per_node,
-                                     .report = [this](const std::string& line) { warn(line); }});
+        world_, SnapshotStoreOptions{
+                    .directory = directory_ + "/snapshots",
+                    .keep_last = options_.snapshots.keep_last,
+                    .background = options_.snapshots.background,
+                    .per_node = options_.snapshots.per_node,
+                    .report = [this](const std::string& line) { warn("lockstep: " + line); }});
     if (options_.snapshots.resume) found = snapshots_->load_newest();
-    if (is_main()) log_ = std::make_unique<MetricsLog>(directory_ + "/metrics/rank_0.jsonl");
   }
   if (found && options_.slots != 0 && options_.slots != found->slots) {
     throw InvalidArgument(concat("slots is ", options_.slots, ", but the run in ", directory_,
                                  " has ", found->slots, "; leave it out to go on with those"));
   }
   share_out(found ? found->slots : options_.slots ? options_.slots : world_.world_size());
+  RunPosition& position = state_->position;
   if (found) {
-    state_->restore(*found);
-    saved_ = result_.resumed_from = found->step;
-    log_lines_ = found->parts.at("trainer").values.value("log_lines", std::int64_t{0});
-    const RunPosition& position = state_->position;
-    say(concat("lockstep: goes on from step ", position.step, " (epoch ", position.epoch, ", step ",
-               position.step_in_epoch, " of it) in ", directory_));
+    resume(*found);
+  } else {
+    position.epoch = world_.group().broadcast_json(options_.first_epoch);
+    position.step = position.epoch * task_.data().steps_per_epoch().value_or(0);
   }
-  if (!found) {
-    state_->position.epoch = options_.first_epoch;
-    state_->position.step = options_.first_epoch * task_.data().steps_per_epoch().value_or(0);
+  open_log();
+}
+
+void TrainerCore::resume(const Snapshot& snapshot) {
+  const nlohmann::json& values = snapshot.parts.at("trainer").values;
+  const nlohmann::json facts = facts_of(task_.data());
+  if (values.contains("data") && values["data"] != facts) {
+    const std::string what = concat("the loader is not that of the run in ", directory_, ": ",
+                                    facts.dump(), ", there ", values["data"].dump());
+    if (values.at("step_in_epoch") != 0) {
+      throw InvalidArgument(what + "; an epoch that has begun cannot go on with other batches");
+    }
+    say("lockstep: " + what);
   }
-  if (log_) log_->keep(log_lines_);
+  for (const std::string& note : state_->restore(snapshot, directory_)) say("lockstep: " + note);
+  const RunPosition& position = state_->position;
+  saved_ = {position.step, position.epoch};
+  result_.resumed_from = position.step;
+  log_lines_ = values.value("log_lines", std::int64_t{0});
+  say(concat("lockstep: goes on from step ", position.step, " (epoch ", position.epoch, ", step ",
+             position.step_in_epoch, " of it) in ", directory_));
+}
+
+// Curves are worth less than a run: where they cannot be written it goes on without.
+void TrainerCore::open_log() {
+  if (directory_.empty() || !is_main()) return;
+  const std::string path = directory_ + "/metrics/rank_0.jsonl";
+  try {
+    if (snapshots_ && saved_) {
+      log_ = std::make_unique<MetricsLog>(path);
+      log_->keep(log_lines_, state_->position.step);
+      return;
+    }
+    std::error_code ignored;
+    if (snapshots_ && std::filesystem::file_size(path, ignored) > 0 && !ignored) {
+      std::filesystem::rename(path, path + ".before", ignored);
+      say(concat("lockstep: starts from step 0; the curves of an earlier run are now ", path,
+                 ".before"));
+    }
+    log_ = std::make_unique<MetricsLog>(path);
+  } catch (const Error& error) {
+    log_.reset();
+    warn(concat("lockstep: the curves are not written: ", error.what()));
+  }
 }
 
 void TrainerCore::share_out(int slots) {
@@ -126,396 +173,125 @@ void TrainerCore::share_out(int slots) {
                                  "slots as it had processes at first; start at most that many"));
   }
   share_ = SlotShare::of(slots, world_.rank(), world_.world_size());
+  if (!share_.one_each()) check_several_slots();
+  const auto deals_exactly = [](const LoaderBase& data) {
+    return data.options().dealing == Dealing::kExact;
+  };
+  if (slots > 1 && deals_exactly(task_.data())) {
+    throw InvalidArgument(
+        "Trainer: the loader for training deals exactly, so some slots would run out of batches "
+        "before others; leave out Dealing::kExact");
+  }
+  if (slots > 1 && evaluation_ != nullptr && evaluation_->data().samples_per_epoch() &&
+      !deals_exactly(evaluation_->data())) {
+    throw InvalidArgument(
+        "Trainer: the loader for evaluation repeats samples so that all slots get as many, and "
+        "they "
+        "would count twice; make it with .dealing = Dealing::kExact");
+  }
   sums_ = std::make_unique<SlotSums>(world_.group(), share_);
   const std::vector<int> mine = numbers(share_.first, share_.last);
   task_.data().deal({.slots = slots, .mine = mine, .accumulate = options_.accumulate});
   if (evaluation_ != nullptr) evaluation_->data().deal({.slots = slots, .mine = mine});
 }
 
+// Processes that compute several slots reduce gradients themselves, after backward.
+void TrainerCore::check_several_slots() {
+  for (const auto& module : module_->modules()) {
+    if (module->as<SyncBatchNormImpl>() != nullptr) {
+      throw InvalidArgument(concat("Trainer: SyncBatchNorm needs a process for each of the ",
+                                   share_.slots, " slots; start that many"));
+    }
+  }
+  if (!options_.ddp.ignored.empty()) {
+    throw InvalidArgument(concat("Trainer: ddp.ignored needs a process for each of the ",
+                                 share_.slots, " slots; start that many"));
+  }
+  if (options_.ddp.reduction == Reduction::native && share_.world_size > 0) {
+    say("lockstep: fewer processes than slots: gradients are added in slot order, which is not the "
+        "backend's (reduction native); the bits will differ from those of a process per slot");
+  }
+}
+
 TrainResult TrainerCore::run() {
   module_->train();
   for (const auto& callback : options_.callbacks) callback->on_start(state_->position.step);
+  if (state_->watch().should_stop()) reason_ = StopReason::early_stopped;
   while (!reason_) run_epoch();
   finish();
   return result_;
 }
 
+// A batch sampler is asked once for each epoch.
+std::optional<std::int64_t> TrainerCore::steps_in_epoch() const {
+  const std::int64_t epoch = state_->position.epoch;
+  if (!known_steps_ || known_steps_->first != epoch) {
+    known_steps_ = {epoch, task_.data().steps_per_epoch(epoch)};
+  }
+  return known_steps_->second;
+}
+
+bool TrainerCore::is_epoch_complete() const {
+  const RunPosition& position = state_->position;
+  const auto all = steps_in_epoch();
+  return all && position.step_in_epoch > 0 && position.step_in_epoch >= *all;
+}
+
 void TrainerCore::run_epoch() {
   RunPosition& position = state_->position;
-  if ((options_.epochs && position.epoch >= *options_.epochs) ||
-      (options_.steps && position.step >= *options_.steps)) {
-    reason_ = StopReason::finished;
-    return;
-  }
-  // What a source that cannot go back delivered before is gone; it goes on with what comes.
-  const bool replayable = task_.data().replayable();
-  task_.data().begin_epoch(position.epoch, replayable ? position.step_in_epoch : 0);
-  const std::int64_t first = position.step;
-  for (;;) {
-    const std::vector<StepBatch> batches = task_.fetch_step();
-    if (!all_have_data(batches)) break;
-    train_step(batches);
-    if (reason_) return;
-    if (options_.steps && position.step >= *options_.steps) break;
-  }
-  const auto all = task_.data().steps_per_epoch(position.epoch);
-  if (position.step == 0 && position.epoch == options_.first_epoch) {
-    throw InvalidArgument(
-        "the loader delivers no batch: the dataset is empty, or drop_last leaves "
-        "nothing of it");
-  }
-  if (all && position.step_in_epoch < *all) return;  // the steps ended in mid-epoch
-  if (!all && position.step == first) {
-    reason_ = StopReason::finished;  // a stream that has ended for good
-    return;
+  // A run may have been stopped between an epoch's last step and what follows it.
+  if (!is_epoch_complete()) {
+    if ((options_.epochs && position.epoch >= *options_.epochs) ||
+        (options_.steps && position.step >= *options_.steps)) {
+      reason_ = StopReason::finished;
+      return;
+    }
+    if (!run_steps()) return;
   }
   position.epoch += 1;
   position.step_in_epoch = 0;
   after_epoch();
 }
 
+// Returns whether the epoch has come to its end, and the run has not.
+bool TrainerCore::run_steps() {
+  RunPosition& position = state_->position;
+  // What a source that cannot go back delivered before is gone; it goes on with what comes.
+  const bool replayable = task_.data().replayable();
+  task_.data().begin_epoch(position.epoch, replayable ? position.step_in_epoch : 0);
+  for (;;) {
+    const std::vector<StepBatch> batches = task_.fetch_step();
+    if (!all_have_data(batches)) break;
+    train_step(batches);
+    if (reason_) return false;
+    if (options_.steps && position.step >= *options_.steps) return is_epoch_complete();
+  }
+  if (position.step_in_epoch > 0) return true;
+  if (steps_in_epoch() || position.step == 0) {
+    throw InvalidArgument(
+        "the loader delivers no batch: the dataset is empty, or drop_last leaves nothing of it");
+  }
+  reason_ = StopReason::finished;  // a stream that has ended for good
+  return false;
+}
+
 // A dataset ends for all slots at the same step. A stream may end here and go on elsewhere.
 bool TrainerCore::all_have_data(const std::vector<StepBatch>& batches) {
-  if (task_.data().steps_per_epoch()) return !batches.empty();
   std::vector<std::vector<double>> rows;
+  double slots = 0;
   for (int slot = share_.first; slot < share_.last; ++slot) {
     const bool has = std::ranges::any_of(
         batches, [slot](const StepBatch& batch) { return batch.address.slot == slot; });
     rows.push_back({has ? 1.0 : 0.0});
+    slots += has;
   }
-  return sums_->add(rows).front() == share_.slots;
-}
-
-void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
-  RunPosition& position = state_->position;
-  world_.report(position.step, "train");
-  profiler_->before_step(position.step);
-  state_->schedule().apply(state_->optimizer(), position.step);
-  GradScaler* scaler = state_->scaler();
-  const GradientStep::ScaleLoss scale_loss = [scaler](const at::Tensor& loss) {
-    return scaler != nullptr ? scaler->scale(loss) : loss;
-  };
-
-  auto transaction = transactions_->begin();
-  const StepGradients gradients =
-      gradients_->compute(transaction, batches, position.step, scale_loss);
-  samples_in_step_ = gradients.samples;
-  const bool log = logs(position.step);
-  std::optional<Totals> totals;
-  if (gradients.divide_by_count || log || position.step >= next_talk_) totals = talk(gradients);
-
-  StepArguments arguments;
-  const double norm = normalize(gradients, totals, arguments);
-  const bool finite = std::isfinite(norm) && (!totals || std::isfinite(totals->loss_sum));
-  StepReport report{.lr = state_->optimizer().lr(), .grad_norm = norm, .skipped = !finite};
-  if (finite) {
-    commit_step(transaction, arguments);
-  } else {
-    on_non_finite(transaction, batches, scale_loss);
-    if (reason_) return;
+  if (!steps_in_epoch()) return sums_->add(rows).front() == share_.slots;
+  if (slots != 0 && slots != share_.count()) {
+    throw InvalidArgument(concat("step ", state_->position.step,
+                                 ": the batch sampler gives some slots nothing; it must give every "
+                                 "slot a batch in every step"));
   }
-  advance(batches, totals);
-  profiler_->after_step(position.step - 1);
-  report.step = position.step;
-  report.epoch = position.epoch;
-  report.step_in_epoch = position.step_in_epoch;
-  if (log && totals) {
-    report.loss = totals->loss_sum / totals->count;
-    report.metrics = totals->metrics;
-  }
-  after_step(report);
-}
-
-// Makes the gradients those of the mean, clips them, and returns their norm before clipping.
-double TrainerCore::normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
-                              StepArguments& arguments) {
-  GradScaler* scaler = state_->scaler();
-  Optimizer& optimizer = state_->optimizer();
-  const std::vector<NamedParameter>& parameters = state_->parameters();
-  if (scaler != nullptr) scaler->unscale(optimizer);
-  // The gradients are the mean over slots of gradients of sums.
-  const double divisor = gradients.divide_by_count ? totals->count / share_.slots : 1.0;
-  if (divisor == 0) {
-    throw InvalidArgument(
-        concat("step ", state_->position.step, ": the loss function counted nothing on any rank"));
-  }
-  if (options_.clip_grad_norm > 0) {
-    return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
-        .item<double>();
-  }
-  const double norm = grad_norm(parameters).item<double>() / divisor;
-  if (divisor != 1 && scaler != nullptr) {
-    scale_gradients(parameters, 1 / divisor);
-  } else if (divisor != 1) {
-    arguments.grad_scale =
-        at::full({}, divisor, at::TensorOptions(at::kFloat).device(world_.device()));
-  }
-  return norm;
-}
-
-void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArguments& arguments) {
-  transaction.commit([&] {
-    if (GradScaler* scaler = state_->scaler()) {
-      scaler->step(state_->optimizer());
-      scaler->update();
-    } else {
-      state_->optimizer().step(arguments);
-    }
-    if (Ema* ema = state_->ema()) ema->update();
-  });
-}
-
-// The step's data has been used, whether or not it was committed.
-void TrainerCore::advance(const std::vector<StepBatch>& batches,
-                          const std::optional<Totals>& totals) {
-  RunPosition& position = state_->position;
-  task_.data().commit(batches.front().address.step);
-  position.step += 1;
-  position.step_in_epoch += 1;
-  position.samples += samples_in_step_;
-  counted_ += totals && task_.counts() ? totals->count : static_cast<double>(samples_in_step_);
-}
-
-void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
-                                const std::vector<StepBatch>& batches,
-                                const GradientStep::ScaleLoss& scale_loss) {
-  if (GradScaler* scaler = state_->scaler()) {
-    transaction.abort();
-    scaler->update();  // too large a scale is a part of the method
-    return;
-  }
-  // The reduced gradients no longer tell whose they were. Computing the step again, which gives the
-  // same numbers, does.
-  const auto parameter =
-      gradients_->find_non_finite(transaction, batches, state_->position.step, scale_loss);
-  transaction.abort();
-  int culprit = -1;
-  std::string name;
-  const auto found =
-      world_.group().all_gather_json(parameter ? nlohmann::json(*parameter) : nlohmann::json());
-  for (std::size_t rank = 0; rank < found.size() && culprit < 0; ++rank) {
-    if (found[rank].is_null()) continue;
-    culprit = static_cast<int>(rank);
-    name = found[rank].get<std::string>();
-  }
-  const std::int64_t step = state_->position.step;
-  const std::string what =
-      culprit >= 0 ? concat("the gradient of '", name, "' is not finite on rank ", culprit)
-                   : std::string("the loss, or the sum of the ranks' gradients, is not finite");
-  const std::string message = concat("step ", step, ": ", what);
-  if (options_.non_finite == NonFinite::raise) {
-    throw NonFiniteStep(message, {.rank = culprit, .step = step, .parameter = name});
-  }
-  const bool stop = options_.non_finite == NonFinite::stop;
-  say(concat("lockstep: ", message, stop ? "; the run stops before it" : "; the step is skipped"));
-  if (stop) reason_ = StopReason::non_finite;
-}
-
-bool TrainerCore::logs(std::int64_t step) const {
-  return options_.log_every > 0 && (step + 1) % options_.log_every == 0;
-}
-
-TrainerCore::Totals TrainerCore::talk(const StepGradients& gradients) {
-  std::vector<std::map<std::string, SlotLoss::Sum>> metrics;
-  for (const SlotLoss& slot : gradients.slots) metrics.push_back(slot.metrics());
-  if (!metric_names_) {
-    std::vector<std::string> names;
-    for (const auto& [name, sum] : metrics.front()) names.push_back(name);
-    metric_names_ = agree_on_names(world_.group(), names, "metrics in a step");
-  }
-  std::vector<std::vector<double>> rows;
-  for (std::size_t slot = 0; slot < metrics.size(); ++slot) {
-    std::vector<double>& row = rows.emplace_back(kFirstMetric, 0.0);
-    const SlotLoss::Sum loss = gradients.slots[slot].loss();
-    row[kLossSum] = loss.sum;
-    row[kCount] = loss.count;
-    for (const auto& name : *metric_names_) {
-      const SlotLoss::Sum metric = metrics[slot][name];
-      row.push_back(metric.sum);
-      row.push_back(metric.count);
-    }
-    if (metrics[slot].size() != metric_names_->size()) {
-      throw InvalidArgument(concat("step ", state_->position.step,
-                                   ": the loss function reports other metrics than in the first "
-                                   "step; it must report the same ones every time"));
-    }
-  }
-  std::vector<double>& flags = rows.front();
-  const StopCause cause = stop_->cause();
-  flags[kTimeLimit] = cause == StopCause::time_limit;
-  flags[kLauncher] = cause == StopCause::launcher;
-  flags[kSignal] = cause == StopCause::signal;
-  flags[kCallback] = std::ranges::any_of(
-      options_.callbacks, [](const auto& callback) { return callback->wants_to_stop(); });
-  if (is_main()) {
-    const std::chrono::duration<double> since = Clock::now() - last_talk_;
-    const double per_step = since.count() / static_cast<double>(steps_since_talk_ + 1);
-    const double steps = std::chrono::duration<double>(kTalkEvery).count() / per_step;
-    flags[kSteps] = std::clamp(std::floor(steps), 1.0, double{kMostStepsBetweenTalks});
-  }
-
-  const std::vector<double> sums = sums_->add(rows);
-  Totals totals{.loss_sum = sums[kLossSum], .count = sums[kCount]};
-  for (std::size_t i = 0; i < metric_names_->size(); ++i) {
-    const double count = sums[kFirstMetric + 2 * i + 1];
-    totals.metrics[(*metric_names_)[i]] = sums[kFirstMetric + 2 * i] / count;
-  }
-  take_stop_flags(sums.data());
-  next_talk_ = state_->position.step + static_cast<std::int64_t>(sums[kSteps]);
-  last_talk_ = Clock::now();
-  steps_since_talk_ = 0;
-  return totals;
-}
-
-void TrainerCore::take_stop_flags(const double* flags) {
-  if (flags[kSignal] > 0 || flags[kLauncher] > 0) {
-    stop_after_step_ = StopReason::preempted;
-  } else if (flags[kTimeLimit] > 0) {
-    stop_after_step_ = StopReason::time_limit;
-  } else if (flags[kCallback] > 0) {
-    stop_after_step_ = StopReason::callback;
-  }
-}
-
-bool TrainerCore::due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const {
-  return every.*unit > 0 && value > 0 && value % (every.*unit) == 0;
-}
-
-void TrainerCore::after_step(const StepReport& report) {
-  ++steps_since_talk_;
-  if (report.loss) {
-    result_.loss = report.loss;
-    nlohmann::json values = {{"loss", *report.loss},
-                             {"lr", report.lr},
-                             {"grad_norm", report.grad_norm},
-                             {"epoch", report.epoch}};
-    for (const auto& [name, value] : report.metrics) values[name] = value;
-    write_log(values);
-  }
-  show_progress();
-  for (const auto& callback : options_.callbacks) callback->on_step(report);
-  if (due(options_.evaluate_every, &Every::steps, report.step)) evaluate_now();
-  if (due(options_.snapshots.every, &Every::steps, report.step)) save(/*best=*/false);
-  if (!reason_) reason_ = stop_after_step_;
-}
-
-void TrainerCore::after_epoch() {
-  const std::int64_t done = state_->position.epoch;
-  for (const auto& callback : options_.callbacks) callback->on_epoch_end(done - 1);
-  if (due(options_.evaluate_every, &Every::epochs, done)) evaluate_now();
-  if (due(options_.snapshots.every, &Every::epochs, done)) save(/*best=*/false);
-}
-
-void TrainerCore::evaluate_now() {
-  if (evaluation_ == nullptr) return;
-  const std::int64_t step = state_->position.step;
-  world_.report(step, "evaluate");
-  std::map<std::string, double> metrics;
-  {
-    std::optional<Ema::Swapped> average;
-    if (state_->ema() != nullptr) average.emplace(*state_->ema());
-    metrics = evaluate(world_, *module_, *evaluation_, options_, share_, *sums_, step);
-  }
-  nlohmann::json values;
-  result_.evaluation.clear();
-  for (const auto& [name, value] : metrics) {
-    result_.evaluation["eval/" + name] = value;
-    values["eval/" + name] = value;
-  }
-  write_log(values);
-  std::string line = concat("lockstep: step ", step, ":");
-  for (const auto& [name, value] : result_.evaluation) line += concat(" ", name, " ", value);
-  if (options_.progress) say(line);
-  for (const auto& callback : options_.callbacks) callback->on_evaluation(step, result_.evaluation);
-
-  MetricWatch& watch = state_->watch();
-  const auto watched = result_.evaluation.find(watch.options().metric);
-  if (watched == result_.evaluation.end()) {
-    if (!watch.options().patience && !options_.snapshots.keep_best) return;
-    throw InvalidArgument(concat("watch.metric is '", watch.options().metric,
-                                 "', which the evaluation does not report"));
-  }
-  state_->schedule().observe(state_->optimizer(), watched->second);
-  const bool best = watch.report(step, watched->second);
-  if (best && options_.snapshots.keep_best) save(/*best=*/true);
-  if (watch.should_stop()) reason_ = StopReason::early_stopped;
-}
-
-void TrainerCore::save(bool best) {
-  if (!snapshots_) return;
-  const std::int64_t step = state_->position.step;
-  world_.report(step, "save");
-  Snapshot snapshot = state_->snapshot(share_, world_.epoch());
-  snapshot.parts["trainer"].values["log_lines"] = log_lines_;
-  snapshots_->save(snapshot, {.best = best});
-  saved_ = step;
-  for (const auto& callback : options_.callbacks) callback->on_save(step);
-}
-
-void TrainerCore::write_log(const nlohmann::json& values) {
-  if (directory_.empty()) return;
-  ++log_lines_;
-  if (log_) log_->append(state_->position.step, values);
-}
-
-void TrainerCore::show_progress() {
-  if (progress_ && progress_->due()) progress_->update(progress_state());
-}
-
-ProgressState TrainerCore::progress_state() const {
-  const RunPosition& position = state_->position;
-  ProgressState progress{.step = position.step,
-                         .epoch = position.epoch + 1,
-                         .total_epochs = options_.epochs,
-                         .count = static_cast<std::int64_t>(counted_),
-                         .flops_per_count = options_.flops_per_count,
-                         .peak_flops = options_.peak_flops * world_.world_size()};
-  if (progress.total_epochs) progress.epoch = std::min(*progress.epoch, *progress.total_epochs);
-  progress.total_steps = options_.steps;
-  const auto steps = task_.data().steps_per_epoch();
-  if (options_.epochs && steps) {
-    const std::int64_t by_epochs = *options_.epochs * *steps;
-    progress.total_steps = std::min(by_epochs, options_.steps.value_or(by_epochs));
-  }
-  if (result_.loss) progress.values.emplace_back("loss", *result_.loss);
-  return progress;
-}
-
-void TrainerCore::say(const std::string& text) {
-  if (is_main()) warn(text);
-}
-
-void TrainerCore::warn(const std::string& text) {
-  if (progress_) {
-    progress_->say(text);
-  } else {
-    std::fprintf(stderr, "%s\n", text.c_str());
-  }
-}
-
-void TrainerCore::finish() {
-  const RunPosition& position = state_->position;
-  if (progress_) progress_->finish(progress_state());
-  const bool resumable = *reason_ == StopReason::preempted || *reason_ == StopReason::time_limit;
-  if ((options_.snapshots.at_end || resumable) && saved_ != position.step) save(/*best=*/false);
-  if (snapshots_) {
-    world_.report(position.step, "save");
-    snapshots_->wait();
-  }
-  // No rank leaves before all have done their last step, or the slow ones would miss a peer.
-  world_.barrier();
-  result_.reason = *reason_;
-  result_.step = position.step;
-  result_.epoch = position.epoch;
-  result_.best = state_->watch().best();
-  result_.best_step = state_->watch().best_step();
-  for (const auto& callback : options_.callbacks) callback->on_end(result_);
-  if (*reason_ == StopReason::preempted && options_.on_preemption == OnPreemption::raise) {
-    throw Preempted(concat("lockstep: stopped by ", stop_->what(), " after step ", position.step,
-                           snapshots_ ? concat("; saved in ", directory_)
-                                      : "; nothing was saved: "
-                                        "no directory for snapshots was given"));
-  }
+  return slots != 0;
 }
 
 }  // namespace lockstep

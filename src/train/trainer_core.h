@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/progress.h"
@@ -41,10 +42,20 @@ class TrainerCore {
     std::map<std::string, double> metrics = {};
   };
 
-  void open_directory();
+  // trainer_core.cpp: set-up, epochs
+  void check_options() const;
+  void check_several_slots();
+  void find_place();
+  void resume(const Snapshot& snapshot);
+  void open_log();
   void share_out(int slots);
   void run_epoch();
+  bool run_steps();
+  std::optional<std::int64_t> steps_in_epoch() const;
+  bool is_epoch_complete() const;
   bool all_have_data(const std::vector<StepBatch>& batches);
+
+  // trainer_step.cpp: a step
   void train_step(const std::vector<StepBatch>& batches);
   double normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
                    StepArguments& arguments);
@@ -56,9 +67,12 @@ class TrainerCore {
   bool logs(std::int64_t step) const;
   Totals talk(const StepGradients& gradients);
   void take_stop_flags(const double* flags);
+
+  // trainer_reports.cpp: what else there is
   void after_step(const StepReport& report);
   void after_epoch();
-  void evaluate_now();
+  void pause(bool evaluates, bool saves);
+  bool evaluate_now();
   bool due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const;
   void save(bool best);
   void write_log(const nlohmann::json& values);
@@ -66,7 +80,9 @@ class TrainerCore {
   ProgressState progress_state() const;
   void say(const std::string& text);   // on rank 0
   void warn(const std::string& text);  // on any rank, from any thread
+  bool is_saved();
   void finish();
+  void leave_preempted(bool saved) const;
   bool is_main() const { return world_.rank() == 0; }
 
   World& world_;
@@ -75,21 +91,22 @@ class TrainerCore {
   const TrainerOptions& options_;
   std::shared_ptr<torch::nn::Module> module_;
 
-  std::string directory_;  // empty: nothing is kept
+  StopWatch stop_;                      // first: a signal may come while the rest is made
+  std::string directory_;               // empty: nothing is kept
+  std::unique_ptr<Progress> progress_;  // on rank 0; what follows reports to it
   std::unique_ptr<SnapshotStore> snapshots_;
   std::unique_ptr<RunState> state_;
   SlotShare share_;
   std::unique_ptr<SlotSums> sums_;
   std::unique_ptr<GradientStep> gradients_;
   std::unique_ptr<StepTransactions> transactions_;
-  std::unique_ptr<StopWatch> stop_;
-  std::unique_ptr<MetricsLog> log_;     // on rank 0
-  std::unique_ptr<Progress> progress_;  // on rank 0
+  std::unique_ptr<MetricsLog> log_;  // on rank 0
   std::unique_ptr<StepProfiler> profiler_;
 
   TrainResult result_;
-  std::optional<StopReason> reason_;   // set: the run ends
-  std::optional<std::int64_t> saved_;  // the step of the last snapshot
+  std::optional<StopReason> reason_;                            // set: the run ends
+  std::optional<std::pair<std::int64_t, std::int64_t>> saved_;  // step and epoch of a snapshot
+  mutable std::optional<std::pair<std::int64_t, std::optional<std::int64_t>>> known_steps_;
   std::optional<std::vector<std::string>> metric_names_;
   std::optional<StopReason> stop_after_step_;
   std::int64_t log_lines_ = 0;  // the same on every rank, though only rank 0 has the file

@@ -73,7 +73,7 @@ TEST(MetricsLog, a_resumed_run_overwrites_what_came_after_its_snapshot) {
   }
   std::ofstream(path, std::ios::app) << R"({"step": 4, "lo)";  // a crash
   MetricsLog log(path);
-  log.keep(2);
+  log.keep(2, 2);
   log.append(3, {{"loss", 0.0625}});
   std::istringstream lines(read_text(path));
   std::vector<nlohmann::json> values;

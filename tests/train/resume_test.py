@@ -22,12 +22,13 @@ STEPS_PER_EPOCH = {1: 23, 2: 12, 3: 8, 4: 6}
 class Run:
     """A folder in which a job runs, perhaps several times."""
 
-    def __init__(self, arguments, folder, slots):
+    def __init__(self, arguments, folder, slots, steps=STEPS):
         self.arguments, self.folder, self.slots = arguments, pathlib.Path(folder), slots
+        self.steps = steps
 
     def start(self, ranks=None, **settings):
         """Returns the launcher's exit code."""
-        environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(STEPS),
+        environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
                            OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1",
                            **{name: str(value) for name, value in settings.items()})
         command = [self.arguments.lockstep, "run", "--quiet", "--nproc-per-node",
@@ -42,9 +43,13 @@ class Run:
         if code != 0:
             raise SystemExit(f"{self.folder.name}: exit code {code}\n{self.output}")
 
-    def tensors(self):
-        last = self.folder / "snapshots" / f"step_{STEPS}"
-        return {path.name: path.read_bytes() for path in sorted(last.glob("*.safetensors"))}
+    def files(self):
+        last = self.folder / "snapshots" / f"step_{self.steps}"
+        return {path.name: path.read_bytes() for path in sorted(last.iterdir())
+                if path.name != "manifest.json"}  # which has the time
+
+    def best(self):
+        return os.readlink(self.folder / "snapshots" / "best")
 
     def log(self):
         """All lines but for the time at which they were written."""
@@ -61,11 +66,15 @@ class Run:
 
 
 def compare(name, run, undisturbed):
-    expected = undisturbed.tensors()
+    expected, found = undisturbed.files(), run.files()
     assert {"model.safetensors", "optimizer.safetensors", "ema.safetensors"} <= set(expected)
-    for file, content in run.tensors().items():
+    if set(found) != set(expected):
+        raise SystemExit(f"{name}: files {sorted(found)}, not {sorted(expected)}")
+    if run.best() != undisturbed.best():
+        raise SystemExit(f"{name}: the best is {run.best()}, not {undisturbed.best()}")
+    for file, content in found.items():
         if content != expected[file]:
-            raise SystemExit(f"{name}: {file} of step {STEPS} differs from the undisturbed run's")
+            raise SystemExit(f"{name}: {file} of step {run.steps} differs from the undisturbed run's")
     if run.log() != undisturbed.log():
         for mine, theirs in zip(run.log(), undisturbed.log()):
             if mine != theirs:
@@ -81,7 +90,7 @@ def kills(slots):
     yield "mid-epoch", {"KILL_AT_STEP": 6, "BACKGROUND": 0}, 4
     yield "at an epoch's edge", {"KILL_AT_STEP": edge, "BACKGROUND": 0}, (edge - 1) // 4 * 4
     yield ("after an epoch", {"KILL_AT_EPOCH": 0, "KILL_RANK": slots - 1, "BACKGROUND": 0},
-           edge // 4 * 4)
+           (edge - 1) // 4 * 4)
     yield "right after a save", {"KILL_IN_SAVE": 8, "BACKGROUND": 0}, 8
     yield "in the middle of a save", {"KILL_IN_SAVE": 8}, None
     yield "before the first save", {"KILL_AT_STEP": 2}, 0
@@ -101,6 +110,8 @@ def test(arguments, slots, folder):
         run.finish(LOADER_THREADS=0 if where == "mid-epoch" else 3)
         run.expect_resumed(name, step)
         compare(name, run, undisturbed)
+
+    test_last_edge(arguments, slots, folder)
 
     if slots > 1:
         run = Run(arguments, folder / f"{slots}_on_fewer", slots)
@@ -125,6 +136,20 @@ def test(arguments, slots, folder):
         assert killed.start(MASKED=1, KILL_AT_STEP=10) == 137, killed.output
         killed.finish(MASKED=1)
         compare(f"{slots} ranks, sums and counts, killed", killed, masked)
+
+
+def test_last_edge(arguments, slots, folder):
+    """The last step is that of an epoch, and the run dies while it saves there."""
+    steps = 2 * STEPS_PER_EPOCH[slots]
+    undisturbed = Run(arguments, folder / f"{slots}_edge", slots, steps)
+    undisturbed.finish(SAVE_EVERY=STEPS_PER_EPOCH[slots])
+    for name, background in (("after", 0), ("in", 1)):
+        run = Run(arguments, folder / f"{slots}_edge_killed_{name}", slots, steps)
+        code = run.start(SAVE_EVERY=STEPS_PER_EPOCH[slots], KILL_IN_SAVE=steps,
+                         BACKGROUND=background)
+        assert code == 137, run.output
+        run.finish(SAVE_EVERY=STEPS_PER_EPOCH[slots])
+        compare(f"{slots} ranks, killed {name} the last save", run, undisturbed)
 
 
 def main():

@@ -281,11 +281,102 @@ TEST(Trainer, pure_bfloat16_and_float16_train) {
   }
 }
 
+TEST(Trainer, an_infinite_loss_is_noticed_although_its_gradients_are_finite) {
+  auto model = new_model();
+  Loader data(Line{}, {.batch_size = 8});
+  const auto loss = [](auto& model, const auto& batch) {
+    return torch::mse_loss(model(batch.first), batch.second) +
+           std::numeric_limits<float>::infinity();
+  };
+  EXPECT_THROW(fit(model, data, loss, quiet({.epochs = 1})), NonFiniteStep);
+}
+
+TEST(Trainer, a_time_limit_ends_the_run_which_can_go_on) {
+  const TemporaryFolder folder;
+  const auto train = [&](std::optional<std::chrono::milliseconds> limit) {
+    auto model = new_model();
+    Loader data(Line{}, {.batch_size = 8, .shuffle = true});
+    const TrainResult result =
+        fit(model, data, kSquaredError,
+            quiet({.epochs = 4, .time_limit = limit, .snapshots = {.directory = folder / "run"}}));
+    return std::pair(model, result);
+  };
+  const auto [cut, first] = train(std::chrono::milliseconds(0));
+  EXPECT_EQ(first.reason, StopReason::time_limit);
+  EXPECT_LT(first.step, 32);
+  const auto [whole, second] = train(std::nullopt);
+  EXPECT_EQ(second.resumed_from, first.step);
+  auto expected = new_model();
+  Loader data(Line{}, {.batch_size = 8, .shuffle = true});
+  fit(expected, data, kSquaredError, quiet({.epochs = 4}));
+  EXPECT_TRUE(same(whole, expected));
+}
+
+TEST(Trainer, a_run_that_was_stopped_early_does_not_go_on) {
+  const TemporaryFolder folder;
+  const auto train = [&] {
+    auto model = new_model();
+    Loader data(Line{}, {.batch_size = 8}), held_out(Line{8}, {.batch_size = 8});
+    Trainer trainer(quiet({.epochs = 20,
+                           .watch = {.metric = "eval/constant", .patience = 2},
+                           .snapshots = {.directory = folder / "run"}}));
+    return trainer.fit(
+        model, data, kSquaredError,
+        Evaluation{held_out, [](auto&, const auto&) {
+                     return MetricSums{{"constant", {.sum = torch::ones({}), .count = 1}}};
+                   }});
+  };
+  const TrainResult first = train();
+  EXPECT_EQ(first.reason, StopReason::early_stopped);
+  const TrainResult second = train();
+  EXPECT_EQ(second.reason, StopReason::early_stopped);
+  EXPECT_EQ(second.step, first.step);
+}
+
+TEST(Trainer, a_directory_that_cannot_be_written_costs_snapshots_and_not_the_run) {
+  auto model = new_model();
+  Loader data(Line{}, {.batch_size = 8});
+  const TrainResult result =
+      fit(model, data, kSquaredError,
+          quiet({.epochs = 1, .snapshots = {.directory = "/dev/null/run", .every = {.steps = 2}}}));
+  EXPECT_EQ(result.step, 8);
+}
+
+TEST(Trainer, another_loader_cannot_go_on_in_mid_epoch) {
+  const TemporaryFolder folder;
+  auto model = new_model();
+  Loader data(Line{}, {.batch_size = 8}), other(Line{}, {.batch_size = 4});
+  const auto options = [&](std::int64_t steps) {
+    return quiet({.steps = steps, .snapshots = {.directory = folder / "run"}});
+  };
+  fit(model, data, kSquaredError, options(3));
+  EXPECT_THROW(fit(model, other, kSquaredError, options(5)), InvalidArgument);
+  EXPECT_EQ(fit(model, data, kSquaredError, options(5)).resumed_from, 3);
+}
+
+RANKS_TEST(Trainer, loaders_that_deal_in_the_wrong_way_are_refused, 2) {
+  World world = init();
+  auto model = new_model();
+  Loader exact(Line{}, {.batch_size = 4, .dealing = Dealing::kExact});
+  EXPECT_THROW(Trainer(world, quiet({.epochs = 1})).fit(model, exact, kSquaredError),
+               InvalidArgument);
+}
+
 TEST(Trainer, options_that_contradict_each_other_are_refused) {
   EXPECT_THROW(Trainer({}), InvalidArgument);
   EXPECT_THROW(Trainer({.steps = 1, .accumulate = 0}), InvalidArgument);
   EXPECT_THROW(Trainer({.steps = 1, .ema_decay = 1}), InvalidArgument);
   EXPECT_THROW(Trainer({.steps = 1, .devices = 0}), InvalidArgument);
+  auto model = new_model();
+  Loader data(Line{}, {.batch_size = 8});
+  EXPECT_THROW(fit(model, data, kSquaredError, quiet({.steps = 1, .watch = {.patience = 1}})),
+               InvalidArgument);
+  EXPECT_THROW(
+      fit(model, data, kSquaredError, quiet({.steps = 1, .snapshots = {.every = {.steps = 1}}})),
+      InvalidArgument);
+  EXPECT_THROW(
+      Trainer(quiet({.steps = 1})).fit(model, data, kSquaredError, Evaluation{data, kSquaredError}),
+      InvalidArgument);
 }
 
 TEST(Trainer, an_empty_dataset_is_refused) {

@@ -1,0 +1,197 @@
+// What TrainerCore does beside the steps: reports, evaluates, saves, ends.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <variant>
+
+#include "train/evaluation.h"
+#include "train/loader_facts.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+
+bool TrainerCore::due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const {
+  return every.*unit > 0 && value > 0 && value % (every.*unit) == 0;
+}
+
+void TrainerCore::after_step(const StepReport& report) {
+  ++steps_since_talk_;
+  if (report.loss) {
+    result_.loss = report.loss;
+    nlohmann::json values = {{"loss", *report.loss},
+                             {"lr", report.lr},
+                             {"grad_norm", report.grad_norm},
+                             {"epoch", report.epoch}};
+    for (const auto& [name, value] : report.metrics) values[name] = value;
+    write_log(values);
+  }
+  show_progress();
+  for (const auto& callback : options_.callbacks) callback->on_step(report);
+  // After the last step of an epoch these wait until the epoch has ended, so that a snapshot of it
+  // knows of its evaluation.
+  if (!is_epoch_complete()) {
+    pause(due(options_.evaluate_every, &Every::steps, report.step),
+          due(options_.snapshots.every, &Every::steps, report.step));
+  }
+  if (!reason_) reason_ = stop_after_step_;
+}
+
+void TrainerCore::after_epoch() {
+  const std::int64_t epochs = state_->position.epoch, steps = state_->position.step;
+  for (const auto& callback : options_.callbacks) callback->on_epoch_end(epochs - 1);
+  const auto is_due = [&](const Every& every) {
+    return due(every, &Every::epochs, epochs) || due(every, &Every::steps, steps);
+  };
+  pause(is_due(options_.evaluate_every), is_due(options_.snapshots.every));
+}
+
+void TrainerCore::pause(bool evaluates, bool saves) {
+  const bool best = evaluates && evaluation_ != nullptr && evaluate_now();
+  if (saves || (best && options_.snapshots.keep_best)) save(best && options_.snapshots.keep_best);
+}
+
+// Returns whether the watched metric is the best so far.
+bool TrainerCore::evaluate_now() {
+  const std::int64_t step = state_->position.step;
+  world_.report(step, "evaluate");
+  std::map<std::string, double> metrics;
+  {
+    std::optional<Ema::Swapped> average;
+    if (state_->ema() != nullptr) average.emplace(*state_->ema());
+    metrics = evaluate(world_, *module_, *evaluation_, options_, share_, *sums_, step);
+  }
+  nlohmann::json values;
+  result_.evaluation.clear();
+  for (const auto& [name, value] : metrics) {
+    result_.evaluation["eval/" + name] = value;
+    values["eval/" + name] = value;
+  }
+  write_log(values);
+  std::string line = concat("lockstep: step ", step, ":");
+  for (const auto& [name, value] : result_.evaluation) line += concat(" ", name, " ", value);
+  if (options_.progress) say(line);
+  for (const auto& callback : options_.callbacks) callback->on_evaluation(step, result_.evaluation);
+
+  MetricWatch& watch = state_->watch();
+  const auto watched = result_.evaluation.find(watch.options().metric);
+  if (watched == result_.evaluation.end()) {
+    const bool needed = watch.options().patience || options_.snapshots.keep_best ||
+                        std::holds_alternative<PlateauSchedule>(options_.schedule);
+    if (!needed) return false;
+    throw InvalidArgument(concat("watch.metric is '", watch.options().metric,
+                                 "', which the evaluation does not report"));
+  }
+  state_->schedule().observe(state_->optimizer(), watched->second);
+  const bool best = watch.report(step, watched->second);
+  if (watch.should_stop()) reason_ = StopReason::early_stopped;
+  return best;
+}
+
+void TrainerCore::save(bool best) {
+  if (!snapshots_) return;
+  const std::int64_t step = state_->position.step;
+  world_.report(step, "save");
+  Snapshot snapshot = state_->snapshot(share_, world_.epoch());
+  nlohmann::json& values = snapshot.parts["trainer"].values;
+  values["log_lines"] = log_lines_;
+  values["data"] = facts_of(task_.data());
+  snapshots_->save(snapshot, {.best = best});
+  saved_ = {step, state_->position.epoch};
+  for (const auto& callback : options_.callbacks) callback->on_save(step);
+}
+
+void TrainerCore::write_log(const nlohmann::json& values) {
+  if (directory_.empty()) return;
+  ++log_lines_;
+  if (log_) log_->append(state_->position.step, values);
+}
+
+void TrainerCore::show_progress() {
+  if (progress_ && progress_->due()) progress_->update(progress_state());
+}
+
+ProgressState TrainerCore::progress_state() const {
+  const RunPosition& position = state_->position;
+  ProgressState progress{.step = position.step,
+                         .epoch = position.epoch + 1,
+                         .total_epochs = options_.epochs,
+                         .count = static_cast<std::int64_t>(counted_),
+                         .flops_per_count = options_.flops_per_count,
+                         .peak_flops = options_.peak_flops * world_.world_size()};
+  if (progress.total_epochs) progress.epoch = std::min(*progress.epoch, *progress.total_epochs);
+  progress.total_steps = options_.steps;
+  const auto steps = task_.data().steps_per_epoch();
+  if (options_.epochs && steps) {
+    const std::int64_t by_epochs = *options_.epochs * *steps;
+    progress.total_steps = std::min(by_epochs, options_.steps.value_or(by_epochs));
+  }
+  if (result_.loss) progress.values.emplace_back("loss", *result_.loss);
+  return progress;
+}
+
+void TrainerCore::say(const std::string& text) {
+  if (is_main()) warn(text);
+}
+
+void TrainerCore::warn(const std::string& text) {
+  if (progress_) {
+    progress_->say(text);
+  } else {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+}
+
+// Whether the last save has come to the disk. Every rank calls it.
+bool TrainerCore::is_saved() {
+  if (!snapshots_) return false;
+  snapshots_->wait();
+  const bool saved = is_main() && snapshots_->last_error().empty() &&
+                     snapshots_->last_saved() == state_->position.step;
+  return world_.group().broadcast_json(saved).get<bool>();
+}
+
+void TrainerCore::finish() {
+  const RunPosition& position = state_->position;
+  if (progress_) progress_->finish(progress_state());
+  const bool to_be_continued = *reason_ == StopReason::preempted ||
+                               *reason_ == StopReason::time_limit ||
+                               *reason_ == StopReason::non_finite;
+  const bool wants_to_save = snapshots_ && (options_.snapshots.at_end || to_be_continued);
+  bool saved = false;
+  if (wants_to_save) {
+    const bool is_there = saved_ == std::pair(position.step, position.epoch);
+    const bool resumed_here = is_there && result_.resumed_from == position.step;
+    if (!is_there) save(/*best=*/false);
+    saved = resumed_here || is_saved();
+    if (!saved) {  // what was wrong may have passed
+      save(/*best=*/false);
+      saved = is_saved();
+    }
+  } else if (snapshots_) {
+    snapshots_->wait();
+  }
+  // No rank leaves before all have done their last step, or the slow ones would miss a peer.
+  world_.barrier();
+  result_.reason = *reason_;
+  result_.step = position.step;
+  result_.epoch = position.epoch;
+  result_.best = state_->watch().best();
+  result_.best_step = state_->watch().best_step();
+  for (const auto& callback : options_.callbacks) callback->on_end(result_);
+  if (*reason_ == StopReason::preempted && options_.on_preemption == OnPreemption::raise) {
+    leave_preempted(saved);
+  }
+}
+
+void TrainerCore::leave_preempted(bool saved) const {
+  const std::string what =
+      concat("stopped by ", stop_.what(), " after step ", state_->position.step);
+  if (saved) throw Preempted(concat("lockstep: ", what, "; saved in ", directory_));
+  // A program that saves by itself has been told by on_end().
+  if (!options_.snapshots.enabled) throw Preempted(concat("lockstep: ", what));
+  // "Resume me" would start from nothing, again and again.
+  throw Error(concat(what, snapshots_ ? "; it could not be saved"
+                                      : "; nothing is saved without snapshots.directory"));
+}
+
+}  // namespace lockstep

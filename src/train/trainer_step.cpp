@@ -1,0 +1,235 @@
+// How TrainerCore does one step: gradients, the decision whether to apply them, the commit.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <ATen/ops/full.h>
+
+#include "lockstep/clip_grad.h"
+#include "train/evaluation.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The columns of what ranks tell each other in talk(); metrics follow, a sum and a count each.
+enum Column {
+  kLossSum,
+  kCount,
+  kTimeLimit,
+  kLauncher,
+  kSignal,
+  kCallback,
+  kSteps,
+  kFirstMetric,
+};
+
+constexpr std::chrono::milliseconds kTalkEvery{250};
+constexpr std::int64_t kMostStepsBetweenTalks = 1000;
+constexpr double kSmallestScale = 0x1p-30;
+
+}  // namespace
+
+void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
+  RunPosition& position = state_->position;
+  world_.report(position.step, "train");
+  profiler_->before_step(position.step);
+  state_->schedule().apply(state_->optimizer(), position.step);
+  GradScaler* scaler = state_->scaler();
+  const GradientStep::ScaleLoss scale_loss = [scaler](const at::Tensor& loss) {
+    return scaler != nullptr ? scaler->scale(loss) : loss;
+  };
+
+  auto transaction = transactions_->begin();
+  const StepGradients gradients =
+      gradients_->compute(transaction, batches, position.step, scale_loss);
+  samples_in_step_ = gradients.samples;
+  const bool log = logs(position.step);
+  // A callback that wants to stop is heard at once, so that it stops the same step in every run.
+  const bool talks = gradients.divide_by_count || log || position.step >= next_talk_ ||
+                     !options_.callbacks.empty();
+  std::optional<Totals> totals;
+  if (talks) totals = talk(gradients);
+
+  StepArguments arguments;
+  const double norm = normalize(gradients, totals, arguments);
+  const bool finite = std::isfinite(norm);
+  StepReport report{.lr = state_->optimizer().lr(), .grad_norm = norm, .skipped = !finite};
+  if (finite) {
+    commit_step(transaction, arguments);
+  } else {
+    on_non_finite(transaction, batches, scale_loss);
+    if (reason_) return;
+  }
+  advance(batches, totals);
+  profiler_->after_step(position.step - 1);
+  report.step = position.step;
+  report.epoch = position.epoch;
+  report.step_in_epoch = position.step_in_epoch;
+  if (log && totals) {
+    report.loss = totals->loss_sum / totals->count;
+    report.metrics = totals->metrics;
+  }
+  after_step(report);
+}
+
+// Makes the gradients those of the mean, clips them, and returns their norm before clipping.
+double TrainerCore::normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
+                              StepArguments& arguments) {
+  GradScaler* scaler = state_->scaler();
+  Optimizer& optimizer = state_->optimizer();
+  const std::vector<NamedParameter>& parameters = state_->parameters();
+  if (scaler != nullptr) scaler->unscale(optimizer);
+  // The gradients are the mean over slots of gradients of sums.
+  const double divisor = gradients.divide_by_count ? totals->count / share_.slots : 1.0;
+  if (divisor == 0) {
+    throw InvalidArgument(
+        concat("step ", state_->position.step, ": the loss function counted nothing on any rank"));
+  }
+  if (options_.clip_grad_norm > 0) {
+    return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
+        .item<double>();
+  }
+  const double norm = grad_norm(parameters).item<double>() / divisor;
+  if (divisor != 1 && scaler != nullptr) {
+    scale_gradients(parameters, 1 / divisor);
+  } else if (divisor != 1) {
+    arguments.grad_scale =
+        at::full({}, divisor, at::TensorOptions(at::kFloat).device(world_.device()));
+  }
+  return norm;
+}
+
+void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArguments& arguments) {
+  transaction.commit([&] {
+    if (GradScaler* scaler = state_->scaler()) {
+      scaler->step(state_->optimizer());
+      scaler->update();
+    } else {
+      state_->optimizer().step(arguments);
+    }
+    if (Ema* ema = state_->ema()) ema->update();
+  });
+}
+
+// The step's data has been used, whether or not it was committed.
+void TrainerCore::advance(const std::vector<StepBatch>& batches,
+                          const std::optional<Totals>& totals) {
+  RunPosition& position = state_->position;
+  task_.data().commit(batches.front().address.step);
+  position.step += 1;
+  position.step_in_epoch += 1;
+  position.samples += samples_in_step_;
+  counted_ += totals && task_.counts() ? totals->count : static_cast<double>(samples_in_step_);
+}
+
+void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
+                                const std::vector<StepBatch>& batches,
+                                const GradientStep::ScaleLoss& scale_loss) {
+  GradScaler* scaler = state_->scaler();
+  if (scaler != nullptr) {
+    // Too large a scale is a part of the method. One that has become this small helps nobody.
+    const bool overflow = scaler->found_inf().item<float>() != 0;
+    const bool hopeless = scaler->get_scale() < kSmallestScale;
+    scaler->update();
+    if (overflow && !hopeless) return transaction.abort();
+  }
+  // The reduced gradients no longer tell whose they were. Computing the step again, which gives the
+  // same numbers, does.
+  const auto parameter =
+      gradients_->find_non_finite(transaction, batches, state_->position.step, scale_loss);
+  transaction.abort();
+  int culprit = -1;
+  std::string name;
+  const auto found =
+      world_.group().all_gather_json(parameter ? nlohmann::json(*parameter) : nlohmann::json());
+  for (std::size_t rank = 0; rank < found.size() && culprit < 0; ++rank) {
+    if (found[rank].is_null()) continue;
+    culprit = static_cast<int>(rank);
+    name = found[rank].get<std::string>();
+  }
+  const std::int64_t step = state_->position.step;
+  const std::string what =
+      culprit >= 0 ? concat("the gradient of '", name, "' is not finite on rank ", culprit)
+                   : std::string("the loss, or the sum of the ranks' gradients, is not finite");
+  const std::string message = concat("step ", step, ": ", what);
+  if (options_.non_finite == NonFinite::raise) {
+    throw NonFiniteStep(message, {.rank = culprit, .step = step, .parameter = name});
+  }
+  const bool stop = options_.non_finite == NonFinite::stop;
+  say(concat("lockstep: ", message, stop ? "; the run stops before it" : "; the step is skipped"));
+  if (stop) reason_ = StopReason::non_finite;
+}
+
+bool TrainerCore::logs(std::int64_t step) const {
+  return options_.log_every > 0 && (step + 1) % options_.log_every == 0;
+}
+
+TrainerCore::Totals TrainerCore::talk(const StepGradients& gradients) {
+  std::vector<std::map<std::string, SlotLoss::Sum>> metrics;
+  for (const SlotLoss& slot : gradients.slots) metrics.push_back(slot.metrics());
+  if (!metric_names_) {
+    std::vector<std::string> names;
+    for (const auto& [name, sum] : metrics.front()) names.push_back(name);
+    metric_names_ = agree_on_names(world_.group(), names, "metrics in a step");
+  }
+  std::vector<std::vector<double>> rows;
+  for (std::size_t slot = 0; slot < metrics.size(); ++slot) {
+    std::vector<double>& row = rows.emplace_back(kFirstMetric, 0.0);
+    const SlotLoss::Sum loss = gradients.slots[slot].loss();
+    row[kLossSum] = loss.sum;
+    row[kCount] = loss.count;
+    bool same = metrics[slot].size() == metric_names_->size();
+    for (const auto& name : *metric_names_) {
+      const auto found = metrics[slot].find(name);
+      same = same && found != metrics[slot].end();
+      if (!same) break;
+      row.push_back(found->second.sum);
+      row.push_back(found->second.count);
+    }
+    if (!same) {
+      throw InvalidArgument(concat("step ", state_->position.step,
+                                   ": the loss function reports other metrics than in the first "
+                                   "step; it must report the same ones every time"));
+    }
+  }
+  std::vector<double>& flags = rows.front();
+  const StopCause cause = stop_.cause();
+  flags[kTimeLimit] = cause == StopCause::time_limit;
+  flags[kLauncher] = cause == StopCause::launcher;
+  flags[kSignal] = cause == StopCause::signal;
+  flags[kCallback] = std::ranges::any_of(
+      options_.callbacks, [](const auto& callback) { return callback->wants_to_stop(); });
+  if (is_main()) {
+    const std::chrono::duration<double> since = Clock::now() - last_talk_;
+    const double per_step = since.count() / static_cast<double>(steps_since_talk_ + 1);
+    const double steps = std::chrono::duration<double>(kTalkEvery).count() / per_step;
+    flags[kSteps] = std::clamp(std::floor(steps), 1.0, double{kMostStepsBetweenTalks});
+  }
+
+  const std::vector<double> sums = sums_->add(rows);
+  Totals totals{.loss_sum = sums[kLossSum], .count = sums[kCount]};
+  for (std::size_t i = 0; i < metric_names_->size(); ++i) {
+    const double count = sums[kFirstMetric + 2 * i + 1];
+    totals.metrics[(*metric_names_)[i]] = sums[kFirstMetric + 2 * i] / count;
+  }
+  take_stop_flags(sums.data());
+  next_talk_ = state_->position.step + static_cast<std::int64_t>(sums[kSteps]);
+  last_talk_ = Clock::now();
+  steps_since_talk_ = 0;
+  return totals;
+}
+
+void TrainerCore::take_stop_flags(const double* flags) {
+  if (flags[kSignal] > 0 || flags[kLauncher] > 0) {
+    stop_after_step_ = StopReason::preempted;
+  } else if (flags[kTimeLimit] > 0) {
+    stop_after_step_ = StopReason::time_limit;
+  } else if (flags[kCallback] > 0) {
+    stop_after_step_ = StopReason::callback;
+  }
+}
+
+}  // namespace lockstep
