@@ -34,7 +34,9 @@ demo: ## from nothing to a training job on two ranks
 demo-stages:
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build lockstep_program toy_trainer
-	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/toy_trainer
+	@rm -f $(BUILD)/demo_snapshot.pt
+	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/toy_trainer \
+	  --snapshot_path $(BUILD)/demo_snapshot.pt
 
 test: ## build everything and run all tests but the slow ones
 	$(STAGE) setup tools/setup --tests

@@ -1,133 +1,182 @@
-// The job of PyTorch's DDP tutorial: a linear model on 2,048 random samples.
-#include <charconv>
+// The job of PyTorch's DDP tutorial (multigpu_torchrun.py): a linear model on 2,048 random samples,
+// and a snapshot from which it goes on by itself.
 #include <chrono>
+#include <cstdio>
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <tuple>
 
 #include <torch/torch.h>
 
-#include "lockstep/ddp.h"
-#include "lockstep/distributed_sampler.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
+#include "lockstep/loader.h"
+#include "lockstep/module_state.h"
 #include "lockstep/record.h"
-#include "lockstep/spawn.h"
-#include "lockstep/world.h"
+#include "lockstep/torch_file.h"
+#include "lockstep/trainer.h"
+#include "options.h"
 
 namespace {
 
+using lockstep::concat;
+using lockstep::InvalidArgument;
+using lockstep::PyValue;
+
 constexpr std::int64_t kDatasetSize = 2048;
 
-constexpr const char* kHelp =
-    R"(usage: toy_trainer [TOTAL_EPOCHS] [--batch_size N] [--ranks N]
-
-Trains the model of PyTorch's DDP tutorial, Linear(20, 1), on 2,048 samples of random data.
-
-  TOTAL_EPOCHS      passes over the data (10)
-  --batch_size N    samples per rank and step (32)
-  --ranks N         processes to start (1); under a launcher such as torchrun the ranks are there
-                    already, and the option can be left out
-  -h, --help        this text
-)";
-
-struct Options {
-  int total_epochs = 10;
-  int batch_size = 32;
-  std::optional<int> ranks;
-  bool help = false;
-};
-
-int parse_number(std::string_view name, std::string_view text, int highest) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > highest) {
-    throw lockstep::InvalidArgument(lockstep::concat(
-        name, " is \"", text, "\"; it must be a whole number from 1 to ", highest));
+/// Puts a snapshot's weights into the model and returns how many epochs they have behind them: 0,
+/// with the model as it was, when there is no snapshot.
+std::int64_t load_snapshot(const std::string& path, torch::nn::Linear& model) {
+  if (!std::filesystem::exists(path)) return 0;
+  try {
+    const PyValue snapshot = lockstep::load_pt(path);
+    const std::int64_t epochs = snapshot.at("EPOCHS_RUN").to_int();
+    if (epochs < 0) throw InvalidArgument(concat("EPOCHS_RUN is ", epochs));
+    lockstep::load_module_state(*model, snapshot.at("MODEL_STATE").to_state());
+    return epochs;
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("'", path, "' is no snapshot to go on from: ", error.what(),
+                                 "; move it away to begin anew"));
   }
-  return value;
 }
 
-Options parse(int argc, char** argv) {
-  Options options;
-  bool epochs_given = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    const std::string_view flag = word.substr(0, word.find('='));
-    // Both "--ranks 2" and "--ranks=2".
-    const auto value = [&]() -> std::string_view {
-      if (flag.size() < word.size()) return word.substr(flag.size() + 1);
-      if (i + 1 == argc) {
-        throw lockstep::InvalidArgument(lockstep::concat(flag, " needs a number"));
-      }
-      return argv[++i];
-    };
-    if (word == "-h" || word == "--help") {
-      options.help = true;
-    } else if (flag == "--batch_size") {
-      options.batch_size = parse_number(flag, value(), kDatasetSize);
-    } else if (flag == "--ranks") {
-      options.ranks = parse_number(flag, value(), 1024);
-    } else if (word.starts_with("-")) {
-      throw lockstep::InvalidArgument(
-          lockstep::concat("there is no option ", flag, " (see --help)"));
-    } else if (epochs_given) {
-      throw lockstep::InvalidArgument(
-          lockstep::concat("\"", word, "\" is one argument too many (see --help)"));
-    } else {
-      options.total_epochs = parse_number("TOTAL_EPOCHS", word, 1'000'000);
-      epochs_given = true;
+/// What the tutorial prints and saves, at the ends of epochs.
+class Tutorial : public lockstep::Callback {
+ public:
+  Tutorial(const Options& options, torch::nn::Linear model, std::int64_t first_epoch)
+      : options_(options), model_(std::move(model)), first_epoch_(first_epoch) {
+    const auto place = lockstep::detect_environment(lockstep::Environment::of_process());
+    if (place) place_ = *place;
+  }
+
+  /// Of one batch of this rank.
+  void add_loss(const torch::Tensor& loss) {
+    total_loss_ = steps_ == 0 ? loss.detach().clone() : total_loss_.add_(loss.detach());
+    ++steps_;
+  }
+
+  void on_start(std::int64_t) override {
+    start_ = std::chrono::steady_clock::now();
+    if (place_.rank == 0 && first_epoch_ > 0) {
+      std::cout << "Resuming training from snapshot at Epoch " << first_epoch_ << std::endl;
     }
   }
-  return options;
-}
 
-void train(const Options& options) {
-  lockstep::World world = lockstep::init();
-  const torch::Device device = world.device();
-  const std::string name = device.is_cuda() ? lockstep::concat("[GPU", world.local_rank(), "]")
-                                            : lockstep::concat("[rank", world.rank(), "]");
+  void on_step(const lockstep::StepReport&) override { ++all_steps_; }
 
-  torch::manual_seed(0);  // the same data on every rank
-  const torch::Tensor inputs = torch::rand({kDatasetSize, 20}, device);
-  const torch::Tensor targets = torch::rand({kDatasetSize, 1}, device);
-
-  torch::nn::Linear model(20, 1);
-  model->to(device);
-  lockstep::DistributedDataParallel ddp(world, model);
-  torch::optim::SGD optimizer(model->parameters(), /*lr=*/1e-3);
-  lockstep::DistributedSampler sampler(
-      {.dataset_size = kDatasetSize, .world_size = world.world_size(), .rank = world.rank()});
-
-  std::size_t steps = 0;
-  const auto start = std::chrono::steady_clock::now();
-  for (int epoch = 0; epoch < options.total_epochs; ++epoch) {
-    sampler.set_epoch(epoch);
-    const torch::Tensor order = torch::tensor(sampler.indices()).to(device);
-    const auto input_batches = inputs.index_select(0, order).split(options.batch_size);
-    const auto target_batches = targets.index_select(0, order).split(options.batch_size);
-    torch::Tensor total_loss = torch::zeros({}, device);
-    for (std::size_t i = 0; i < input_batches.size(); ++i) {
-      ddp.zero_grad();
-      const torch::Tensor loss = torch::mse_loss(ddp.forward(input_batches[i]), target_batches[i]);
-      loss.backward();
-      optimizer.step();
-      total_loss += loss.detach();
-    }
-    steps += input_batches.size();
-    std::cout << name << " Epoch " << epoch << " | Batchsize: " << options.batch_size
-              << " | Steps: " << input_batches.size()
-              << " | Loss: " << total_loss.item<double>() / input_batches.size() << std::endl;
+  void on_epoch_end(std::int64_t epoch) override {
+    const bool gpu = model_->weight.is_cuda();
+    std::cout << concat(gpu ? "[GPU" : "[rank", gpu ? place_.local_rank : place_.rank, "] Epoch ",
+                        epoch, " | Batchsize: ", options_.batch_size, " | Steps: ", steps_,
+                        " | Loss: ", total_loss_.item<double>() / steps_, "\n")
+              << std::flush;
+    steps_ = 0;
+    if (place_.rank != 0) return;
+    epochs_run_ = epoch + 1;
+    weights_ = lockstep::module_state(*model_);
+    for (auto& [name, tensor] : weights_.tensors) tensor = tensor.detach().clone();
+    if (epochs_run_ % options_.save_every == 0) save(/*last=*/false);
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  if (world.rank() == 0) {
-    const double samples = 1.0 * sampler.size() * options.total_epochs * world.world_size();
-    std::cout << "Trained " << options.total_epochs << " epochs on " << world.world_size()
+
+  void on_end(const lockstep::TrainResult& result) override {
+    if (place_.rank != 0) return;
+    // A run that ends in mid-epoch leaves the weights of the last whole one, because the snapshot
+    // can say no more than how many epochs there were.
+    if (saved_ < epochs_run_) save(/*last=*/true);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start_;
+    const double samples = 1.0 * all_steps_ * options_.batch_size * place_.world_size;
+    std::cout << "Trained " << result.epoch - first_epoch_ << " epochs on " << place_.world_size
               << " rank(s) in " << seconds.count()
-              << " s: " << static_cast<std::int64_t>(steps / seconds.count()) << " steps/s, "
+              << " s: " << static_cast<std::int64_t>(all_steps_ / seconds.count()) << " steps/s, "
               << static_cast<std::int64_t>(samples / seconds.count()) << " samples/s" << std::endl;
   }
+
+ private:
+  // A full disk in mid-run is no reason to lose the run. At its end it is one to fail.
+  void save(bool last) {
+    try {
+      lockstep::save_pt(options_.snapshot_path,
+                        PyValue::dict({{"MODEL_STATE", weights_}, {"EPOCHS_RUN", epochs_run_}}));
+      if (!options_.checkpoint_path.empty()) {
+        lockstep::save_pt(options_.checkpoint_path, weights_);
+      }
+    } catch (const lockstep::SystemError& error) {
+      if (last) throw;
+      std::fprintf(stderr, "toy_trainer: %s; training goes on\n", error.what());
+      return;
+    }
+    saved_ = epochs_run_;
+    std::cout << "Epoch " << epochs_run_ - 1 << " | Training snapshot saved at "
+              << options_.snapshot_path << std::endl;
+  }
+
+  const Options& options_;
+  torch::nn::Linear model_;
+  std::int64_t first_epoch_;
+  lockstep::RankEnvironment place_;  // of this process among the ranks
+
+  torch::Tensor total_loss_;
+  std::int64_t steps_ = 0;  // of the epoch
+  std::int64_t all_steps_ = 0;
+  std::chrono::steady_clock::time_point start_;
+
+  // On rank 0: the last whole epoch, and the last one that was saved.
+  lockstep::State weights_;
+  std::int64_t epochs_run_ = 0;
+  std::int64_t saved_ = 0;
+};
+
+void check_ranks(const Options& options, const lockstep::RankEnvironment& launched) {
+  if (options.ranks && *options.ranks != launched.world_size) {
+    throw InvalidArgument(concat("--ranks is ", *options.ranks, ", but the launcher (",
+                                 lockstep::to_string(launched.launcher), ") started ",
+                                 launched.world_size, "; leave it out"));
+  }
+}
+
+lockstep::TrainerOptions trainer_options(const Options& options, std::int64_t first_epoch,
+                                         std::shared_ptr<lockstep::Callback> callback) {
+  lockstep::TrainerOptions training;
+  training.epochs = options.total_epochs;
+  training.first_epoch = first_epoch;
+  training.optimizer = lockstep::SGDOptions{.lr = 1e-3};
+  training.snapshots.enabled = false;  // the tutorial's own file is the one
+  training.on_preemption = lockstep::OnPreemption::return_early;
+  training.progress = false;
+  training.callbacks = {std::move(callback)};
+  training.devices = options.ranks.value_or(1);
+  return training;
+}
+
+int train(const Options& options) {
+  const auto launched = lockstep::detect_environment(lockstep::Environment::of_process());
+  if (launched) check_ranks(options, *launched);
+
+  torch::manual_seed(0);  // the same data on every rank
+  const torch::Tensor inputs = torch::rand({kDatasetSize, 20});
+  const torch::Tensor targets = torch::rand({kDatasetSize, 1});
+  lockstep::Loader data(lockstep::TensorDataset(inputs, targets),
+                        {.batch_size = options.batch_size, .shuffle = true});
+
+  torch::nn::Linear model(20, 1);
+  // The others begin with the weights and the epoch of rank 0.
+  const bool reads = !launched || launched->rank == 0;
+  const std::int64_t first_epoch = reads ? load_snapshot(options.snapshot_path, model) : 0;
+
+  auto tutorial = std::make_shared<Tutorial>(options, model, first_epoch);
+  lockstep::Trainer trainer(trainer_options(options, first_epoch, tutorial));
+  const lockstep::TrainResult result =
+      trainer.fit(model, data, [&tutorial](auto& model, const auto& batch) {
+        const auto& [input, target] = batch;
+        const torch::Tensor loss = torch::mse_loss(model(input), target);
+        tutorial->add_loss(loss);
+        return loss;
+      });
+  return result.exit_code();
 }
 
 int run(int argc, char** argv) {
@@ -136,19 +185,7 @@ int run(int argc, char** argv) {
     std::cout << kHelp;
     return 0;
   }
-  const auto launched = lockstep::detect_environment(lockstep::Environment::of_process());
-  if (!launched) {
-    lockstep::spawn([&](int) { train(options); }, options.ranks.value_or(1));
-    return 0;
-  }
-  if (options.ranks && *options.ranks != launched->world_size) {
-    throw lockstep::InvalidArgument(
-        lockstep::concat("--ranks is ", *options.ranks, ", but the launcher (",
-                         lockstep::to_string(launched->launcher), ") started ",
-                         launched->world_size, "; leave it out"));
-  }
-  train(options);
-  return 0;
+  return train(options);
 }
 
 }  // namespace

@@ -69,7 +69,10 @@ class Training(unittest.TestCase):
         self.assertIn("SIGKILL", err)
 
     def toy(self, ranks, *options, env=None, program=(TOY_TRAINER, "2")):
-        code, out, err = run(["--nproc-per-node", str(ranks), *options, *program], env=env)
+        # An empty folder: it goes on from a snapshot that it finds.
+        folder = tempfile.mkdtemp(dir=self.folder)
+        code, out, err = run(["--nproc-per-node", str(ranks), *options, *program], env=env,
+                             cwd=folder)
         self.assertEqual(code, 0, err)
         self.assertIn(f"Trained 2 epochs on {ranks} rank", out + err)
 
