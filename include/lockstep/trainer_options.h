@@ -100,8 +100,8 @@ struct TrainerOptions {
   std::string unit = "samples";  // what the loss counts; "tokens" for language models
   double flops_per_count = 0;    // with peak_flops: the progress line shows MFU
   double peak_flops = 0;         // of one process's device
-  StepProfilerOptions profile = {};
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  StepProfilerOptions profile = {};
 
   /// Processes to start when the program was not started by a launcher.
   int devices = 1;

@@ -28,7 +28,8 @@ void backward(const at::Tensor& loss) {
 
 void SlotLoss::add(const TaskLoss& loss, std::int64_t samples) {
   const auto count = static_cast<double>(samples);
-  losses_.push_back({.value = loss.value.detach(),
+  // After backward nothing hangs on the loss any more, so it need not be detached.
+  losses_.push_back({.value = loss.value,
                      .factor = loss.count ? 1 : count,
                      .count = loss.count.value_or(count)});
   for (const auto& [name, metric] : loss.metrics) {
@@ -59,6 +60,8 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
       share_(share),
       sized_(task.data().steps_per_epoch().has_value()),
       counts_(task.counts() || !sized_),
+      dealt_alike_(task.data().options().dealing == Dealing::kEven &&
+                   !task.data().options().batch_sampler),
       parameters_(named_parameters(*task.module())) {
   if (share_.one_each() && share_.slots > 1) {
     DistributedDataParallelOptions ddp = options.ddp;
@@ -79,9 +82,18 @@ GradientStep::Weights GradientStep::weights_of(const std::vector<StepBatch>& bat
     for (const StepBatch& batch : batches) weights.samples += batch.samples;
     return weights;
   }
+  const std::int64_t first = batches.front().samples;
+  if (dealt_alike_) {
+    const std::size_t end = end_of_slot(batches, 0);
+    weights.micro_batches = static_cast<std::int64_t>(end);
+    for (std::size_t i = 0; i < end; ++i) {
+      weights.samples += batches[i].samples * share_.slots;
+      weights.even = weights.even && batches[i].samples == first;
+    }
+    return weights;
+  }
   BatchAddress address = batches.front().address;
   weights.micro_batches = task_.data().micro_batches(address.step);
-  const std::int64_t first = batches.front().samples;
   for (address.slot = 0; address.slot < share_.slots; ++address.slot) {
     for (std::int64_t micro = 0; micro < weights.micro_batches; ++micro) {
       address.micro_batch = micro;

@@ -87,8 +87,9 @@ class GradientStep {
   TrainingTask& task_;
   const TrainerOptions& options_;
   SlotShare share_;
-  bool sized_;   // a dataset, whose dealing is known beforehand
-  bool counts_;  // the weight of a batch is known only after its forward
+  bool sized_;        // a dataset, whose dealing is known beforehand
+  bool counts_;       // the weight of a batch is known only after its forward
+  bool dealt_alike_;  // in each micro-batch all slots have as many samples
   std::vector<NamedParameter> parameters_;
   std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots
 };

@@ -36,8 +36,15 @@ std::uint64_t seed_of(const RandomPlace& place) {
 }
 
 // The CPU's generator is saved piece by piece: its state as a tensor would cost ten times as much,
-// and this stands in every step.
+// and this stands in every step. The engine is a copy from the start, because one made by default
+// would be seeded for nothing.
 struct RandomScope::Saved {
+  /// The generator's mutex is held.
+  explicit Saved(at::CPUGeneratorImpl& cpu)
+      : engine(cpu.engine()),
+        next_float(cpu.next_float_normal_sample()),
+        next_double(cpu.next_double_normal_sample()) {}
+
   at::mt19937 engine;
   std::optional<float> next_float;
   std::optional<double> next_double;
@@ -46,15 +53,12 @@ struct RandomScope::Saved {
   at::Tensor device_state;
 };
 
-RandomScope::RandomScope(const RandomPlace& place, c10::Device device)
-    : saved_(std::make_unique<Saved>()) {
+RandomScope::RandomScope(const RandomPlace& place, c10::Device device) {
   const std::uint64_t seed = seed_of(place);
   at::CPUGeneratorImpl& cpu = cpu_generator();
   {
     const std::lock_guard lock(cpu.mutex_);
-    saved_->engine = cpu.engine();
-    saved_->next_float = cpu.next_float_normal_sample();
-    saved_->next_double = cpu.next_double_normal_sample();
+    saved_ = std::make_unique<Saved>(cpu);
     cpu.set_current_seed(seed);
   }
   if (!device.is_cpu()) {

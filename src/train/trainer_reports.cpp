@@ -16,8 +16,8 @@ bool TrainerCore::due(const Every& every, std::int64_t Every::*unit, std::int64_
 
 void TrainerCore::after_step(const StepReport& report) {
   ++steps_since_talk_;
-  if (report.loss) {
-    result_.loss = report.loss;
+  if (report.loss) result_.loss = report.loss;
+  if (report.loss && !directory_.empty()) {
     nlohmann::json values = {{"loss", *report.loss},
                              {"lr", report.lr},
                              {"grad_norm", report.grad_norm},

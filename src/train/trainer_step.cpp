@@ -7,6 +7,7 @@
 
 #include "lockstep/clip_grad.h"
 #include "train/evaluation.h"
+#include "train/gradient_norm.h"
 #include "train/trainer_core.h"
 
 namespace lockstep {
@@ -92,7 +93,7 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
     return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
         .item<double>();
   }
-  const double norm = grad_norm(parameters).item<double>() / divisor;
+  const double norm = gradient_norm(parameters) / divisor;
   if (divisor != 1 && scaler != nullptr) {
     scale_gradients(parameters, 1 / divisor);
   } else if (divisor != 1) {
