@@ -125,23 +125,25 @@ void run(int rounds, const std::string& only) {
   torch::manual_seed(0);
   if (only.empty() || only == "linear") {
     lockstep::TensorDataset dataset(torch::rand({2048, 20}), torch::rand({2048, 1}));
-    measure(world, {.name = "linear", .batch_size = 32, .warm_up = 200, .steps = 2000}, rounds,
-            [] { return torch::nn::Linear(20, 1).ptr(); }, dataset,
-            [](auto& model, const auto& batch) -> torch::Tensor {
-              const auto& [x, y] = batch;
-              return torch::mse_loss(model(x), y);
-            });
+    measure(
+        world, {.name = "linear", .batch_size = 32, .warm_up = 200, .steps = 2000}, rounds,
+        [] { return torch::nn::Linear(20, 1).ptr(); }, dataset,
+        [](auto& model, const auto& batch) -> torch::Tensor {
+          const auto& [x, y] = batch;
+          return torch::mse_loss(model(x), y);
+        });
   }
   if (only.empty() || only == "gpt") {
     lockstep::TensorDataset dataset(torch::randint(256, {1024, 65}, torch::kLong));
     const parity::GptOptions size{
         .vocabulary = 256, .length = 64, .width = 128, .layers = 4, .heads = 4};
-    measure(world, {.name = "gpt", .batch_size = 4, .warm_up = 3, .steps = 12}, rounds,
-            [&size] { return std::make_shared<parity::Gpt>(size); }, dataset,
-            [](auto& model, const auto& tokens) -> torch::Tensor {
-              return F::cross_entropy(model(tokens.slice(1, 0, -1)).flatten(0, 1),
-                                      tokens.slice(1, 1).flatten());
-            });
+    measure(
+        world, {.name = "gpt", .batch_size = 4, .warm_up = 3, .steps = 12}, rounds,
+        [&size] { return std::make_shared<parity::Gpt>(size); }, dataset,
+        [](auto& model, const auto& tokens) -> torch::Tensor {
+          return F::cross_entropy(model(tokens.slice(1, 0, -1)).flatten(0, 1),
+                                  tokens.slice(1, 1).flatten());
+        });
   }
 }
 

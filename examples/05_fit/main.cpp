@@ -16,6 +16,7 @@ int main() {
   lockstep::Trainer trainer({.epochs = 10,
                              .optimizer = lockstep::SGDOptions{.lr = 1e-3},
                              .snapshots = {.directory = "runs/05_fit", .every = {.epochs = 5}},
+                             .on_preemption = lockstep::OnPreemption::return_early,
                              .devices = 2});
   const auto result = trainer.fit(model, train_data, [](auto& model, const auto& batch) {
     const auto& [source, targets] = batch;

@@ -14,9 +14,11 @@ import time
 import unittest
 
 import torch
+import torch.distributed as dist
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TOY_TRAINER = os.path.abspath(sys.argv.pop(1))
+TUTORIAL = str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "toy" / "tutorial.py")
 LIMIT = 60  # seconds for what takes a few; only ever reached by a failure
 # More epochs than any machine trains before the test has acted.
 ENDLESS = "1000000"
@@ -88,11 +90,15 @@ class ToyTrainer(unittest.TestCase):
 
     def test_goes_on_from_pythons_snapshot(self):
         torch.manual_seed(7)
-        weights = torch.nn.Linear(20, 1).state_dict()
+        model = torch.nn.Linear(20, 1)
+        weights = model.state_dict()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with_prefix = torch.nn.parallel.DistributedDataParallel(model).state_dict()
+        dist.destroy_process_group()
+        self.assertEqual(list(with_prefix), ["module.weight", "module.bias"])
         ends = []
-        for prefix in ("", "module."):  # of the script's model, and of its DDP wrapper
-            folder = self.place("from_" + (prefix or "plain"))
-            state = {prefix + name: tensor for name, tensor in weights.items()}
+        for name, state in (("model", weights), ("ddp", with_prefix)):
+            folder = self.place(name)
             torch.save({"MODEL_STATE": state, "EPOCHS_RUN": 4}, folder / "snapshot.pt")
             out, _ = self.run_toy(folder, "6", "--ranks", "2")
             self.assertIn("Resuming training from snapshot at Epoch 4\n", out)
@@ -105,6 +111,20 @@ class ToyTrainer(unittest.TestCase):
         for name, tensor in weights.items():
             self.assertFalse(torch.equal(tensor, trained[name]), name)
             self.assertTrue(torch.allclose(tensor, trained[name], atol=0.2), name)
+
+    def test_python_goes_on_from_the_snapshot(self):
+        self.run_toy(self.folder, "4", "--ranks", "2")
+        before = torch.load(self.folder / "snapshot.pt", weights_only=True)["MODEL_STATE"]
+        done = subprocess.run([LOCKSTEP, "run", "--nproc-per-node", "2", TUTORIAL, "6", "2"],
+                              cwd=self.folder, env=self.environment | {"PYTHON_EXEC": sys.executable},
+                              capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("Resuming training from snapshot at Epoch 4", done.stdout)
+        self.assertEqual(self.epochs_run(self.folder), 6)
+        after = torch.load(self.folder / "snapshot.pt", weights_only=True)["MODEL_STATE"]
+        self.assertFalse(torch.equal(before["weight"], after["weight"]))
+        out, _ = self.run_toy(self.folder, "7", "--ranks", "2")
+        self.assertIn("Trained 1 epochs on 2 rank(s)", out)
 
     def test_ten_epochs_at_once_or_four_and_six_are_the_same_file(self):
         for ranks in (1, 2):

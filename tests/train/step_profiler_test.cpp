@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/loader.h"
 #include "lockstep/trainer.h"
@@ -36,8 +36,7 @@ std::vector<Event> events_of(const nlohmann::json& trace, const std::string& nam
     if (event.value("ph", "") != "X") continue;
     if (event.at("name").get<std::string>().find(name) == std::string::npos) continue;
     const double begin = event.at("ts"), duration = event.at("dur");
-    events.push_back(
-        {.thread = event.at("tid").dump(), .begin = begin, .end = begin + duration});
+    events.push_back({.thread = event.at("tid").dump(), .begin = begin, .end = begin + duration});
   }
   return events;
 }
@@ -61,11 +60,13 @@ RANKS_TEST(StepProfiler, a_trace_shows_buckets_reduced_beside_backward, 2) {
   World world = init();
   TensorDataset dataset(torch::rand({256, 512}), torch::rand({256, 10}));
   Loader data(dataset, {.batch_size = 32});
-  auto model = std::make_shared<parity::Mlp>(std::vector<std::int64_t>{512, 512, 512, 512, 512, 10});
-  Trainer trainer(world, {.steps = 8,
-                          .ddp = {.bucket_cap_mb = 0.5, .reduction = Reduction::ordered},
-                          .progress = false,
-                          .profile = {.first_step = 3, .steps = kSteps, .folder = folder / "trace"}});
+  auto model =
+      std::make_shared<parity::Mlp>(std::vector<std::int64_t>{512, 512, 512, 512, 512, 10});
+  Trainer trainer(world,
+                  {.steps = 8,
+                   .ddp = {.bucket_cap_mb = 0.5, .reduction = Reduction::ordered},
+                   .progress = false,
+                   .profile = {.first_step = 3, .steps = kSteps, .folder = folder / "trace"}});
   trainer.fit(model, data, [](auto& model, const auto& batch) {
     return torch::mse_loss(model(std::get<0>(batch)), std::get<1>(batch));
   });
