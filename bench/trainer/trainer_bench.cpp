@@ -2,6 +2,7 @@
 // DistributedDataParallel and optimizer, on two ranks of this machine. The two take turns in one
 // process, so that both meet the same load. trainer.py starts it and reads what it prints.
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <iostream>
 #include <memory>
@@ -31,12 +32,12 @@ struct Case {
   std::int64_t steps = 1;    // that are measured in a round
 };
 
-/// Notes when the measured steps of a run began and ended.
-class StepClock : public lockstep::Callback {
+/// Notes when the measured steps of a run began and ended. The loss function calls it, once a step,
+/// in both loops.
+class StepClock {
  public:
   explicit StepClock(const Case& measured) : case_(measured) {}
 
-  void on_step(const lockstep::StepReport&) override { tick(); }
   void tick() {
     ++seen_;
     if (seen_ == case_.warm_up) {
@@ -47,7 +48,9 @@ class StepClock : public lockstep::Callback {
       processor_ = static_cast<double>(std::clock() - processor_begin_) / CLOCKS_PER_SEC;
     }
   }
-  bool done() const { return seen_ >= case_.warm_up + case_.steps; }
+  /// The step that has ticked last ends the measurement and is not a part of it.
+  bool done() const { return seen_ >= all_steps(); }
+  std::int64_t all_steps() const { return case_.warm_up + case_.steps; }
 
   double wall_us() const { return 1e6 * wall_ / case_.steps; }
   double processor_us() const { return 1e6 * processor_ / case_.steps; }
@@ -62,7 +65,7 @@ class StepClock : public lockstep::Callback {
 
 template <typename Model, typename Data, typename Loss>
 void by_hand(lockstep::World& world, std::shared_ptr<Model> model, Data& data, Loss loss_of,
-             StepClock& clock) {
+             const StepClock& clock) {
   lockstep::DistributedDataParallel<Model> ddp(world, model);
   lockstep::SGD optimizer(lockstep::named_parameters(*model), {.lr = 1e-3});
   data.deal({.slots = world.world_size(), .mine = {world.rank()}});
@@ -75,7 +78,6 @@ void by_hand(lockstep::World& world, std::shared_ptr<Model> model, Data& data, L
       loss.backward();
       optimizer.step();
       if (++step % kLogEvery == 0) shown_loss = loss.template item<double>();
-      clock.tick();
       if (clock.done()) break;
     }
   }
@@ -84,12 +86,11 @@ void by_hand(lockstep::World& world, std::shared_ptr<Model> model, Data& data, L
 
 template <typename Model, typename Data, typename Loss>
 void by_trainer(lockstep::World& world, std::shared_ptr<Model> model, Data& data, Loss loss_of,
-                std::shared_ptr<StepClock> clock, std::int64_t steps) {
-  lockstep::Trainer trainer(world, {.steps = steps,
+                const StepClock& clock) {
+  lockstep::Trainer trainer(world, {.steps = clock.all_steps(),
                                     .optimizer = lockstep::SGDOptions{.lr = 1e-3},
                                     .log_every = kLogEvery,
-                                    .progress = false,
-                                    .callbacks = {std::move(clock)}});
+                                    .progress = false});
   trainer.fit(model, data, loss_of);
 }
 
@@ -99,22 +100,26 @@ template <typename MakeModel, typename Dataset, typename Loss>
 void measure(lockstep::World& world, const Case& measured, int rounds, MakeModel make_model,
              Dataset& dataset, Loss loss_of) {
   for (int round = 0; round < rounds; ++round) {
-    auto hand = std::make_shared<StepClock>(measured);
-    auto trained = std::make_shared<StepClock>(measured);
+    StepClock hand(measured), trained(measured);
     for (const bool trainer : {round % 2 == 0, round % 2 == 1}) {
       lockstep::Loader data(dataset, {.batch_size = measured.batch_size, .shuffle = true});
       torch::manual_seed(0);
       auto model = make_model();
+      StepClock& clock = trainer ? trained : hand;
+      const auto timed_loss = [&](auto& model, const auto& batch) {
+        clock.tick();
+        return loss_of(model, batch);
+      };
       world.barrier();
       if (trainer) {
-        by_trainer(world, model, data, loss_of, trained, measured.warm_up + measured.steps);
+        by_trainer(world, model, data, timed_loss, clock);
       } else {
-        by_hand(world, model, data, loss_of, *hand);
+        by_hand(world, model, data, timed_loss, clock);
       }
     }
     if (world.rank() == 0) {
-      std::cout << measured.name << ' ' << hand->wall_us() << ' ' << trained->wall_us() << ' '
-                << hand->processor_us() << ' ' << trained->processor_us() << std::endl;
+      std::cout << measured.name << ' ' << hand.wall_us() << ' ' << trained.wall_us() << ' '
+                << hand.processor_us() << ' ' << trained.processor_us() << std::endl;
     }
   }
 }
