@@ -29,9 +29,8 @@ void backward(const at::Tensor& loss) {
 void SlotLoss::add(const TaskLoss& loss, std::int64_t samples) {
   const auto count = static_cast<double>(samples);
   // After backward nothing hangs on the loss any more, so it need not be detached.
-  losses_.push_back({.value = loss.value,
-                     .factor = loss.count ? 1 : count,
-                     .count = loss.count.value_or(count)});
+  losses_.push_back(
+      {.value = loss.value, .factor = loss.count ? 1 : count, .count = loss.count.value_or(count)});
   for (const auto& [name, metric] : loss.metrics) {
     metrics_[name].push_back({.value = metric.sum.detach(), .factor = 1, .count = metric.count});
   }
