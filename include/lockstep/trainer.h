@@ -49,7 +49,7 @@ inline MetricSums as_metrics(LossSum loss, double) {
   return sums;
 }
 inline MetricSums as_metrics(const at::Tensor& mean, double samples) {
-  return {{"loss", {.sum = mean * samples, .count = samples}}};
+  return {{"loss", {.sum = mean.mul(samples), .count = samples}}};
 }
 
 template <typename M, typename Data, typename Loss>
