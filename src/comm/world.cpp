@@ -17,8 +17,8 @@
 #include "comm/rendezvous.h"
 #include "comm/store_impl.h"
 #include "control/agent_client.h"
-#include "lockstep/c10d.h"
 #include "core/rank_list.h"
+#include "lockstep/c10d.h"
 #include "lockstep/error.h"
 
 namespace lockstep {

@@ -76,8 +76,8 @@ UniqueFd try_lock(const std::string& folder) {
 
 // Whether someone may want what is in the folder.
 bool holds_something_of_worth(const fs::path& folder) {
-  static const std::set<std::string> kOurs = {"job.json", "events.jsonl", ".lock", "agent.sock",
-                                              "ask.sock", "stacks.json"};
+  static const std::set<std::string> kOurs = {"job.json",   "events.jsonl", ".lock",
+                                              "agent.sock", "ask.sock",     "stacks.json"};
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
