@@ -3,12 +3,13 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/core/Device.h>
 
 #include "lockstep/autocast.h"
+#include "lockstep/clip_grad.h"
 #include "lockstep/random_scope.h"
 #include "train/autocast_type.h"
 
@@ -187,10 +188,7 @@ std::optional<std::string> GradientStep::find_non_finite(StepTransactions::Step&
     zero_grad();
     SlotLoss ignored;
     backward_of_slot(batches, first, last, step, weights, scale_loss, /*reduce=*/false, ignored);
-    for (const auto& parameter : parameters_) {
-      const at::Tensor& gradient = parameter.tensor.grad();
-      if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) return parameter.name;
-    }
+    if (auto name = non_finite_gradient(parameters_)) return name;
     first = last;
   }
   return std::nullopt;

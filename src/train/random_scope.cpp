@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
 
 namespace lockstep {
 namespace {

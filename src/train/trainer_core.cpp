@@ -207,7 +207,7 @@ void TrainerCore::check_several_slots() {
     throw InvalidArgument(concat("Trainer: ddp.ignored needs a process for each of the ",
                                  share_.slots, " slots; start that many"));
   }
-  if (options_.ddp.reduction == Reduction::native && share_.world_size > 0) {
+  if (options_.ddp.reduction == Reduction::native) {
     say("lockstep: fewer processes than slots: gradients are added in slot order, which is not the "
         "backend's (reduction native); the bits will differ from those of a process per slot");
   }
