@@ -3,9 +3,9 @@
 #include <cmath>
 #include <utility>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/TensorOperators.h>
 #include <c10/core/Device.h>
 
 #include "lockstep/autocast.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include <ATen/Context.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/CPUGeneratorImpl.h>
 
 namespace lockstep {
 namespace {
