@@ -19,6 +19,17 @@ enum class StopReason {
   non_finite,  // NonFinite::stop
 };
 
+/// Where the time of a step goes on this rank, in seconds: means over the steps since the report
+/// before. On a GPU only steps that are logged are measured, and waited for between the phases.
+struct StepTimes {
+  double data = 0;      // waiting for the loader, and moving batches to the device
+  double forward = 0;   // of all micro-batches and slots
+  double backward = 0;  // likewise, without the next
+  double reduce = 0;  // waiting for the other ranks: after the last gradient, and for their losses
+  double update = 0;  // clipping and the optimizer
+  double total = 0;   // of the step; evaluation and saving are not part of it
+};
+
 /// A step that has been committed (or, with `skipped`, thrown away for non-finite gradients).
 struct StepReport {
   std::int64_t step = 0;           // steps done, this one included
@@ -29,7 +40,8 @@ struct StepReport {
   bool skipped = false;
   /// The mean over everything that the step counted, on all ranks; only in steps that are logged.
   std::optional<double> loss = std::nullopt;
-  std::map<std::string, double> metrics = {};  // likewise
+  std::map<std::string, double> metrics = {};     // likewise
+  std::optional<StepTimes> times = std::nullopt;  // likewise
 };
 
 struct TrainResult {
@@ -54,6 +66,11 @@ class Callback {
 
   virtual void on_start(std::int64_t step) { (void)step; }
   virtual void on_step(const StepReport& report) { (void)report; }
+  /// More for the line that a logged step gets in this rank's log.
+  virtual std::map<std::string, double> log_values(const StepReport& report) {
+    (void)report;
+    return {};
+  }
   virtual void on_epoch_end(std::int64_t epoch) { (void)epoch; }
   virtual void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) {
     (void)step, (void)metrics;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -106,6 +107,10 @@ class DataParallelEngine {
   std::map<std::string, std::string> logging_data() const;
   const std::vector<std::string>& parameter_names() const;
   Reduction reduction() const;
+  /// How long ago the last bucket was handed over to be reduced: asked right after backward, how
+  /// long that had to wait for the other ranks. Nothing before the first, and with the native
+  /// reduction, which does not tell.
+  std::optional<std::chrono::nanoseconds> since_last_bucket() const;
 
   struct Impl;
 

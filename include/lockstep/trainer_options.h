@@ -17,6 +17,8 @@
 
 namespace lockstep {
 
+struct Snapshot;
+
 enum class Precision {
   float32,
   bf16_autocast,  // weights in float32, matrix products in bfloat16
@@ -72,6 +74,12 @@ struct TrainerOptions {
   /// snapshot that is found counts more.
   std::int64_t first_epoch = 0;
 
+  /// What a run begins with that finds no snapshot of its own: the state of a run that another
+  /// program has left in files of its own. The parts "model" and, if it is to go on, "optimizer";
+  /// in the values of "trainer" the numbers "step", "epoch" and "step_in_epoch". The same on every
+  /// rank.
+  std::shared_ptr<const Snapshot> initial = nullptr;
+
   // What a step is.
   OptimizerOptions optimizer = AdamWOptions{};
   /// Groups of parameters with options of their own; unset: one group.
@@ -96,6 +104,7 @@ struct TrainerOptions {
 
   // Reports.
   std::int64_t log_every = 10;  // steps between reports of the loss over all ranks
+  bool log_all_ranks = false;   // each rank writes metrics/rank_R.jsonl; else rank 0 alone
   bool progress = true;
   std::string unit = "samples";  // what the loss counts; "tokens" for language models
   double flops_per_count = 0;    // with peak_flops: the progress line shows MFU

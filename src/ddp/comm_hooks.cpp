@@ -72,6 +72,7 @@ void DataParallelEngine::Impl::register_hook_with_reducer() {
 }
 
 FuturePtr DataParallelEngine::Impl::run_hook(c10d::GradBucket& bucket) {
+  if (bucket.isLast()) last_bucket_at = std::chrono::steady_clock::now();
   if (user_hook) return user_hook(bucket);
   const at::Tensor& buffer = bucket.getBuffer();
   if (buffer.is_sparse()) {

@@ -288,4 +288,9 @@ Reduction DataParallelEngine::reduction() const {
   return impl_->reduction;
 }
 
+std::optional<std::chrono::nanoseconds> DataParallelEngine::since_last_bucket() const {
+  if (!impl_->last_bucket_at) return std::nullopt;
+  return std::chrono::steady_clock::now() - *impl_->last_bucket_at;
+}
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,6 +40,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   CommHookFunction user_hook;
   bool hook_registered = false;  // with the reducer, which takes one
   bool hook_chosen = false;      // by the user
+  std::optional<std::chrono::steady_clock::time_point> last_bucket_at;
 
   bool require_backward_grad_sync = true;
   bool require_forward_param_sync = true;

@@ -53,11 +53,12 @@ std::map<std::string, SlotLoss::Sum> SlotLoss::metrics() const {
 }
 
 GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-                           const SlotShare& share)
+                           const SlotShare& share, StepClock& clock)
     : world_(world),
       task_(task),
       options_(options),
       share_(share),
+      clock_(clock),
       sized_(task.data().steps_per_epoch().has_value()),
       counts_(task.counts() || !sized_),
       dealt_alike_(task.data().options().dealing == Dealing::kEven &&
@@ -131,6 +132,12 @@ void GradientStep::zero_grad() {
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
 }
 
+// How long the backward just done waited for the other ranks.
+std::optional<std::chrono::nanoseconds> GradientStep::reduced_since(bool reduced) const {
+  DataParallelEngine* engine = task_.engine();
+  return reduced && engine != nullptr ? engine->since_last_bucket() : std::nullopt;
+}
+
 void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first,
                                     std::size_t last, std::int64_t step, const Weights& weights,
                                     const ScaleLoss& scale_loss, bool reduce, SlotLoss& total) {
@@ -153,7 +160,12 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
       }
       loss = task_.forward(i);
     }
+    clock_.mark(&StepTimes::forward);
     backward(scale_loss(objective(loss, batch, weights)));
+    clock_.mark(&StepTimes::backward);
+    if (const auto waited = reduced_since(reduce && i + 1 == last)) {
+      clock_.move(&StepTimes::backward, &StepTimes::reduce, *waited);
+    }
     total.add(loss, batch.samples);
   }
 }
@@ -174,6 +186,7 @@ StepGradients GradientStep::compute(StepTransactions::Step& transaction,
     first = last;
   }
   if (slot_gradients_) slot_gradients_->reduce();
+  clock_.mark(&StepTimes::reduce);
   return result;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include "lockstep/world.h"
 #include "train/slot_gradients.h"
 #include "train/slots.h"
+#include "train/step_clock.h"
 
 namespace lockstep {
 
@@ -55,7 +57,7 @@ struct StepGradients {
 class GradientStep {
  public:
   GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-               const SlotShare& share);
+               const SlotShare& share, StepClock& clock);
 
   /// How the loss is changed before backward, for float16; by default not at all.
   using ScaleLoss = std::function<at::Tensor(const at::Tensor&)>;
@@ -80,6 +82,7 @@ class GradientStep {
   void backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first, std::size_t last,
                         std::int64_t step, const Weights& weights, const ScaleLoss& scale_loss,
                         bool reduce, SlotLoss& total);
+  std::optional<std::chrono::nanoseconds> reduced_since(bool reduced) const;
   std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;
   void zero_grad();
 
@@ -87,6 +90,7 @@ class GradientStep {
   TrainingTask& task_;
   const TrainerOptions& options_;
   SlotShare share_;
+  StepClock& clock_;
   bool sized_;        // a dataset, whose dealing is known beforehand
   bool counts_;       // the weight of a batch is known only after its forward
   bool dealt_alike_;  // in each micro-batch all slots have as many samples

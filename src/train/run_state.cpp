@@ -93,4 +93,14 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
   return notes;
 }
 
+void RunState::begin_with(const Snapshot& snapshot) {
+  load_module_state(*module_, part(snapshot, "model"));
+  const auto optimizer = snapshot.parts.find("optimizer");
+  if (optimizer != snapshot.parts.end()) optimizer_->load_state(optimizer->second);
+  const nlohmann::json& values = part(snapshot, "trainer").values;
+  position = {.step = values.at("step"),
+              .epoch = values.at("epoch"),
+              .step_in_epoch = values.value("step_in_epoch", std::int64_t{0})};
+}
+
 }  // namespace lockstep

@@ -47,6 +47,9 @@ class RunState {
   /// `directory` is for that message. Returns lines about what the snapshot did not have.
   std::vector<std::string> restore(const Snapshot& snapshot, const std::string& directory);
 
+  /// Takes over what TrainerOptions::initial says. Throws InvalidArgument.
+  void begin_with(const Snapshot& snapshot);
+
  private:
   const TrainerOptions& options_;
   std::shared_ptr<torch::nn::Module> module_;

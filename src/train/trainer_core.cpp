@@ -46,6 +46,7 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
       module_(task.module()),
       stop_(world, options.time_limit),
       directory_(chosen_directory(options)),
+      clock_(world.device()),
       last_talk_(std::chrono::steady_clock::now()) {
   check_options();
   const at::Device device = world_.device();
@@ -63,7 +64,7 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
     progress_ = std::make_unique<Progress>(ProgressOptions{.unit = options_.unit});
   }
   find_place();
-  gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_);
+  gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_, clock_);
   transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
   StepProfilerOptions profile = options_.profile;
   profile.rank = world_.rank();
@@ -116,6 +117,8 @@ void TrainerCore::find_place() {
   RunPosition& position = state_->position;
   if (found) {
     resume(*found);
+  } else if (options_.initial) {
+    begin_with(*options_.initial);
   } else {
     position.epoch = world_.group().broadcast_json(options_.first_epoch);
     position.step = position.epoch * task_.data().steps_per_epoch().value_or(0);
@@ -143,10 +146,18 @@ void TrainerCore::resume(const Snapshot& snapshot) {
              position.step_in_epoch, " of it) in ", directory_));
 }
 
+void TrainerCore::begin_with(const Snapshot& snapshot) {
+  state_->begin_with(snapshot);
+  const RunPosition& position = state_->position;
+  result_.resumed_from = position.step;
+  say(concat("lockstep: begins with step ", position.step, " (epoch ", position.epoch, ", step ",
+             position.step_in_epoch, " of it) of a run that another program left"));
+}
+
 // Curves are worth less than a run: where they cannot be written it goes on without.
 void TrainerCore::open_log() {
-  if (directory_.empty() || !is_main()) return;
-  const std::string path = directory_ + "/metrics/rank_0.jsonl";
+  if (directory_.empty() || !(is_main() || options_.log_all_ranks)) return;
+  const std::string path = concat(directory_, "/metrics/rank_", world_.rank(), ".jsonl");
   try {
     if (snapshots_ && saved_) {
       log_ = std::make_unique<MetricsLog>(path);
@@ -260,8 +271,10 @@ bool TrainerCore::run_steps() {
   const bool replayable = task_.data().replayable();
   task_.data().begin_epoch(position.epoch, replayable ? position.step_in_epoch : 0);
   for (;;) {
+    clock_.begin_step(logs(position.step));
     const std::vector<StepBatch> batches = task_.fetch_step();
     if (!all_have_data(batches)) break;
+    clock_.mark(&StepTimes::data);
     train_step(batches);
     if (reason_) return false;
     if (options_.steps && position.step >= *options_.steps) return is_epoch_complete();

@@ -19,6 +19,7 @@
 #include "train/metrics_log.h"
 #include "train/run_state.h"
 #include "train/slot_sums.h"
+#include "train/step_clock.h"
 #include "train/stop_watch.h"
 
 namespace lockstep {
@@ -47,6 +48,7 @@ class TrainerCore {
   void check_several_slots();
   void find_place();
   void resume(const Snapshot& snapshot);
+  void begin_with(const Snapshot& snapshot);
   void open_log();
   void share_out(int slots);
   void run_epoch();
@@ -98,9 +100,10 @@ class TrainerCore {
   std::unique_ptr<RunState> state_;
   SlotShare share_;
   std::unique_ptr<SlotSums> sums_;
+  StepClock clock_;
   std::unique_ptr<GradientStep> gradients_;
   std::unique_ptr<StepTransactions> transactions_;
-  std::unique_ptr<MetricsLog> log_;  // on rank 0
+  std::unique_ptr<MetricsLog> log_;  // on rank 0, or on all
   std::unique_ptr<StepProfiler> profiler_;
 
   TrainResult result_;

@@ -23,6 +23,9 @@ void TrainerCore::after_step(const StepReport& report) {
                              {"grad_norm", report.grad_norm},
                              {"epoch", report.epoch}};
     for (const auto& [name, value] : report.metrics) values[name] = value;
+    for (const auto& callback : options_.callbacks) {
+      for (const auto& [name, value] : callback->log_values(report)) values[name] = value;
+    }
     write_log(values);
   }
   show_progress();

@@ -53,6 +53,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
                      !options_.callbacks.empty();
   std::optional<Totals> totals;
   if (talks) totals = talk(gradients);
+  clock_.mark(&StepTimes::reduce);
 
   StepArguments arguments;
   const double norm = normalize(gradients, totals, arguments);
@@ -64,6 +65,8 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
     on_non_finite(transaction, batches, scale_loss);
     if (reason_) return;
   }
+  clock_.mark(&StepTimes::update);
+  clock_.end_step();
   advance(batches, totals);
   profiler_->after_step(position.step - 1);
   report.step = position.step;
@@ -72,6 +75,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   if (log && totals) {
     report.loss = totals->loss_sum / totals->count;
     report.metrics = totals->metrics;
+    report.times = clock_.take();
   }
   after_step(report);
 }
