@@ -1,0 +1,97 @@
+// The C++ half of gpt2_parity.py.
+//
+//   gpt2_job forward MODEL IN.pt OUT.pt      logits, loss and gradients for the file's ids and
+//   labels gpt2_job copy MODEL OUT [BYTES]          loads a directory and saves it, in shards of
+//   BYTES gpt2_job train MODEL IN.pt OUT.pt        AdamW and cosine over the file's batches; the
+//   losses gpt2_job generate MODEL IN.pt OUT.pt     the likeliest continuation of the file's ids
+//   gpt2_job scratch NAME OUT                saves a new model
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "lockstep/generate.h"
+#include "lockstep/gpt2.h"
+#include "lockstep/lr_schedule.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/torch_file.h"
+
+using namespace lockstep;
+
+namespace {
+
+void forward(Gpt2 model, const PyValue& in, const std::string& out) {
+  model->eval();
+  const at::Tensor& ids = in.at("ids").to_tensor();
+  const Gpt2Loss loss = model->forward(ids, in.at("labels").to_tensor());
+  (loss.sum / loss.count).backward();
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& item : model->named_parameters()) gradients[item.key()] = item.value().grad();
+  const torch::NoGradGuard no_graph;
+  save_pt(out, PyValue::dict({{"logits", model->forward(ids)},
+                              {"loss", (loss.sum / loss.count).detach()},
+                              {"gradients", gradients}}));
+}
+
+void train(Gpt2 model, const PyValue& in, const std::string& out) {
+  model->train();
+  const at::Tensor& ids = in.at("ids").to_tensor();  // [steps, B, T + 1]
+  const std::int64_t steps = ids.size(0), tokens = ids.size(2) - 1;
+  AdamW optimizer(named_parameters(*model), {.lr = in.at("lr").to_double(), .weight_decay = 0.1});
+  const LRSchedule schedule(CosineSchedule{.warmup_steps = 10, .total_steps = steps});
+  at::Tensor losses = torch::empty({steps});
+  for (std::int64_t step = 0; step < steps; ++step) {
+    schedule.apply(optimizer, step);
+    const at::Tensor batch = ids[step];
+    const Gpt2Loss loss =
+        model->forward(batch.narrow(1, 0, tokens), batch.narrow(1, 1, tokens).contiguous());
+    const at::Tensor mean = loss.sum / loss.count;
+    mean.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    losses[step] = mean.detach();
+  }
+  save_pt(out, PyValue::dict({{"losses", losses}}));
+}
+
+void continue_text(Gpt2 model, const PyValue& in, const std::string& out) {
+  const at::Tensor ids = in.at("ids").to_tensor();
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (std::int64_t row = 0; row < ids.size(0); ++row) {
+    const auto* first = ids[row].const_data_ptr<std::int64_t>();
+    prompts.emplace_back(first, first + ids.size(1));
+  }
+  const std::int64_t count = in.at("count").to_int();
+  const auto results = generate(model, prompts, {.max_new_tokens = count, .temperature = 0});
+  at::Tensor tokens = torch::empty({ids.size(0), count}, torch::kLong);
+  for (std::int64_t row = 0; row < ids.size(0); ++row) {
+    tokens[row] = torch::tensor(results[static_cast<std::size_t>(row)].tokens, torch::kLong);
+  }
+  save_pt(out, PyValue::dict({{"tokens", tokens}}));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  torch::set_num_threads(1);
+  const std::string& command = words.at(0);
+  if (command == "copy") {
+    Gpt2SaveOptions options;
+    if (words.size() > 3) options.max_shard_bytes = std::stoll(words[3]);
+    save_gpt2(load_gpt2(words.at(1)), words.at(2), options);
+  } else if (command == "scratch") {
+    save_gpt2(Gpt2(Gpt2Config::named(words.at(1))), words.at(2));
+  } else {
+    const Gpt2 model = load_gpt2(words.at(1));
+    const PyValue in = load_pt(words.at(2));
+    if (command == "forward") forward(model, in, words.at(3));
+    if (command == "train") train(model, in, words.at(3));
+    if (command == "generate") continue_text(model, in, words.at(3));
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "gpt2_job: %s\n", error.what());
+  return 1;
+}
