@@ -97,7 +97,14 @@ class Gpt2Impl : public torch::nn::Module {
   std::shared_ptr<Weights> weights_;
 };
 
-TORCH_MODULE(Gpt2);
+/// Owns a Gpt2Impl, as torch::nn::Linear does a LinearImpl; copies share it.
+class Gpt2 : public torch::nn::ModuleHolder<Gpt2Impl> {
+ public:
+  using torch::nn::ModuleHolder<Gpt2Impl>::ModuleHolder;
+  using Impl = Gpt2Impl;
+  explicit Gpt2(const Gpt2Config& config, const Gpt2Options& options = {})
+      : ModuleHolder(std::make_shared<Gpt2Impl>(config, options)) {}
+};
 
 /// Reads a model in Hugging Face's layout: config.json beside model.safetensors or
 /// pytorch_model.bin, or shards of them with their index; names with or without `transformer.`.

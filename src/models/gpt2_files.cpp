@@ -126,7 +126,7 @@ std::string generation_config(const Gpt2Config& config) {
 
 Gpt2 load_gpt2(const std::string& directory, const Gpt2Options& options) {
   const WeightFiles files = find_weight_files(directory);
-  const Gpt2Config config = Gpt2Config::from_file(directory + "/config.json");
+  const Gpt2Config config = Gpt2Config::from_file(in_folder(directory, "config.json"));
   Gpt2 model(make_uninitialised_gpt2(config, options));
   Filler filler(*model);
   for (const std::string& file : files.files) filler.take(file, read_weights(file));
@@ -146,8 +146,8 @@ void save_gpt2(const Gpt2& model, const std::string& directory, const Gpt2SaveOp
     throw SystemError(concat("cannot make the folder '", directory, "': ", error.message()));
   }
   write_weights(directory, tensors_for_files(*model), options.max_shard_bytes);
-  write_durably(directory + "/generation_config.json", generation_config(model->config()));
-  write_durably(directory + "/config.json", model->config().to_json(type));
+  write_durably(in_folder(directory, "generation_config.json"), generation_config(model->config()));
+  write_durably(in_folder(directory, "config.json"), model->config().to_json(type));
 }
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ WeightFiles shards_of(const std::string& directory, const std::string& index_pat
   }
   WeightFiles files{.source = index_path, .files = {}};
   for (const std::string& name : names) {
-    files.files.push_back(concat(directory, "/", name));
+    files.files.push_back(in_folder(directory, name));
     if (!exists(files.files.back())) {
       throw InvalidArgument(concat("'", files.files.back(), "' is missing; '", index_path,
                                    "' names it: fetch the shard again"));
@@ -103,6 +103,10 @@ void remove_other_shards(const std::string& directory, const std::set<std::strin
 
 }  // namespace
 
+std::string in_folder(const std::string& directory, const std::string& name) {
+  return (fs::path(directory) / name).string();
+}
+
 WeightFiles find_weight_files(const std::string& directory) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
@@ -111,7 +115,7 @@ WeightFiles find_weight_files(const std::string& directory) {
                                  "model.safetensors in it"));
   }
   for (const char* name : {kSingle, kIndex, "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    const std::string path = concat(directory, "/", name);
+    const std::string path = in_folder(directory, name);
     if (!exists(path)) continue;
     return path.ends_with(".json") ? shards_of(directory, path)
                                    : WeightFiles{.source = path, .files = {path}};
@@ -134,8 +138,8 @@ std::map<std::string, at::Tensor> read_weights(const std::string& file) {
 void write_weights(const std::string& directory, const std::map<std::string, at::Tensor>& tensors,
                    std::int64_t max_shard_bytes) {
   const auto shards = split(tensors, max_shard_bytes);
-  const std::string single = concat(directory, "/", kSingle);
-  const std::string index_path = concat(directory, "/", kIndex);
+  const std::string single = in_folder(directory, kSingle);
+  const std::string index_path = in_folder(directory, kIndex);
   if (shards.size() == 1) {
     save_safetensors(single, tensors);  // from now on it is this one that is read
     remove_file(index_path);
@@ -146,7 +150,7 @@ void write_weights(const std::string& directory, const std::map<std::string, at:
   std::int64_t bytes = 0, count = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i + 1, shards.size());
-    save_safetensors(concat(directory, "/", name), shards[i]);
+    save_safetensors(in_folder(directory, name), shards[i]);
     names.insert(name);
     for (const auto& [tensor_name, tensor] : shards[i]) {
       index["weight_map"][tensor_name] = name;

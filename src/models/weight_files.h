@@ -9,6 +9,9 @@
 
 namespace lockstep {
 
+/// The path of a file in a folder, which may be given with a slash at its end.
+std::string in_folder(const std::string& directory, const std::string& name);
+
 /// The files with a model's weights in a directory of Hugging Face's layout.
 struct WeightFiles {
   std::string source;              // the single file, or the index of the shards

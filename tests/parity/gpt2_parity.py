@@ -137,6 +137,20 @@ def compare_directories():
     check(sum(p.numel() for p in scratch.parameters()) < 1e6, "tiny has less than a million parameters")
 
 
+class Harm:
+    def __reduce__(self):
+        return os.system, (f"touch {path('harmed')}",)
+
+
+def refuse_code():
+    os.makedirs(path("harm"))
+    shutil.copy(path("old/config.json"), path("harm/config.json"))
+    torch.save({"wte.weight": Harm()}, path("harm/pytorch_model.bin"))
+    done = subprocess.run([job, "copy", path("harm"), path("from_harm")], capture_output=True, text=True)
+    check(done.returncode == 1 and path("harm/pytorch_model.bin") in done.stderr, f"harm: {done.stderr}")
+    check(not os.path.exists(path("harmed")), "harm: code of the file was run")
+
+
 def compare_training():
     model = model_of(n_positions=32)
     model.save_pretrained(path("start"))
@@ -185,6 +199,7 @@ def main():
     compare_forward("unscaled", scale_attn_weights=False, activation_function="silu")
     compare_forward("by_layer", scale_attn_by_inverse_layer_idx=True, activation_function="gelu")
     compare_directories()
+    refuse_code()
     compare_training()
     compare_generation()
 
