@@ -1,0 +1,36 @@
+# Arrow's and Parquet's libraries, for reading such files: those inside the wheel of pyarrow. Optional.
+#
+# Sets LOCKSTEP_ARROW_FOLDER, LOCKSTEP_ARROW_INCLUDE and LOCKSTEP_ARROW_LIBRARIES, or leaves them empty.
+set(LOCKSTEP_ARROW_DIR "" CACHE PATH "The folder of the Python package pyarrow (empty: search)")
+set(_oldest_arrow 26)  # where parquet::arrow::OpenFile gives a Result
+
+set(LOCKSTEP_ARROW_LIBRARIES "")
+file(GLOB _places "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow")
+if(LOCKSTEP_TORCH)
+  list(PREPEND _places "${LOCKSTEP_TORCH_FOLDER}/../pyarrow")
+endif()
+if(LOCKSTEP_ARROW_DIR)
+  set(_places "${LOCKSTEP_ARROW_DIR}")
+endif()
+foreach(_place IN LISTS _places)
+  set(_config "${_place}/include/arrow/util/config.h")
+  if(LOCKSTEP_ARROW_LIBRARIES OR NOT EXISTS "${_config}")
+    continue()
+  endif()
+  file(STRINGS "${_config}" _version REGEX "define ARROW_VERSION_MAJOR ")
+  string(REGEX REPLACE "[^0-9]" "" _version "${_version}")
+  # Libraries carry their version in the name, and there are no links without it.
+  set(_arrow "${_place}/libarrow.so.${_version}00")
+  set(_parquet "${_place}/libparquet.so.${_version}00")
+  if(_version LESS _oldest_arrow OR NOT EXISTS "${_arrow}" OR NOT EXISTS "${_parquet}")
+    message(STATUS "pyarrow in ${_place} cannot be used: version ${_version}, ${_oldest_arrow} or newer is needed")
+    continue()
+  endif()
+  get_filename_component(LOCKSTEP_ARROW_FOLDER "${_place}" REALPATH)
+  set(LOCKSTEP_ARROW_INCLUDE "${LOCKSTEP_ARROW_FOLDER}/include")
+  set(LOCKSTEP_ARROW_LIBRARIES "${_arrow}" "${_parquet}")
+  message(STATUS "Arrow ${_version} in ${LOCKSTEP_ARROW_FOLDER}: Parquet and Arrow files can be read")
+endforeach()
+if(NOT LOCKSTEP_ARROW_LIBRARIES)
+  message(STATUS "No pyarrow: built without Parquet and Arrow files (pip install pyarrow)")
+endif()

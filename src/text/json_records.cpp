@@ -1,0 +1,107 @@
+// Records in JSON: a list of objects, or an object a line.
+#include <exception>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/error.h"
+#include "text/files.h"
+#include "text/record_fields.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+TextRecord record_of(const json& value, RecordFields& fields, const RecordPlace& place) {
+  if (!value.is_object()) {
+    throw InvalidArgument(concat(place.text(), " is ", value.type_name(), " and not an object"));
+  }
+  const auto names = [&value] {
+    std::vector<std::string> list;
+    for (const auto& [name, ignored] : value.items()) list.push_back(name);
+    return list;
+  };
+  if (!fields.chosen()) fields.choose(names(), place);
+  TextRecord record;
+  for (const RecordFields::Field& field : fields.fields()) {
+    const auto found = value.find(field.name);
+    if (found == value.end() || found->is_null()) {
+      if (field.needed) RecordFields::throw_missing(field.name, names(), place);
+      continue;
+    }
+    if (!found->is_string()) {
+      throw InvalidArgument(concat(place.text(), " has a field '", field.name, "' of type ",
+                                   found->type_name(), "; it must be a text"));
+    }
+    record.*field.member = found->get<std::string>();
+  }
+  check_not_empty(record, place);
+  return record;
+}
+
+// Takes the objects of a list one by one, so that a large file is never in memory as a whole.
+void read_list(std::string_view text, const std::string& path, RecordFields& fields,
+               const TakeRecord& take) {
+  std::int64_t number = 0;
+  const auto on_event = [&](int depth, json::parse_event_t event, json& value) {
+    const bool element = depth == 1 && (event == json::parse_event_t::object_end ||
+                                        event == json::parse_event_t::array_end ||
+                                        event == json::parse_event_t::value);
+    if (!element) return true;
+    ++number;
+    take(record_of(value, fields, {path, number}));
+    return false;  // it is not needed any more
+  };
+  try {
+    const json ignored = json::parse(text.begin(), text.end(), on_event);
+  } catch (const json::parse_error& error) {
+    throw InvalidArgument(concat("'", path, "': record ", number + 1,
+                                 " is not JSON, or the file was cut short: wrong at byte ",
+                                 error.byte, " of ", text.size()));
+  }
+}
+
+void read_lines(std::string_view text, const std::string& path, RecordFields& fields,
+                const TakeRecord& take) {
+  std::int64_t line_number = 0;
+  std::int64_t number = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    ++number;
+    json value;
+    try {
+      value = json::parse(line.begin(), line.end());
+    } catch (const json::parse_error& error) {
+      throw InvalidArgument(concat("'", path, "': record ", number, " (line ", line_number,
+                                   ") is not JSON: wrong at byte ", error.byte, " of ",
+                                   line.size()));
+    }
+    take(record_of(value, fields, {path, number}));
+  }
+}
+
+}  // namespace
+
+void read_json_records(const std::string& path, RecordFields& fields, const TakeRecord& take) {
+  const MappedFile file(path);
+  std::string_view text = file.text();
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return;
+  if (text[first] == '[') {
+    read_list(text, path, fields, take);
+  } else if (text[first] == '{') {
+    read_lines(text, path, fields, take);
+  } else {
+    throw InvalidArgument(concat("'", path,
+                                 "' is neither a JSON list of records nor an object a "
+                                 "line: it begins with '",
+                                 text[first], "'"));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+enum class TextFormat { json, plain, arrow };
+
+struct SourceFile {
+  std::string path;
+  TextFormat format = TextFormat::json;
+};
+
+/// The files of a source, in order (see TextSource). Throws InvalidArgument where there are none
+/// for the split, and says which splits there are.
+std::vector<SourceFile> find_source_files(const std::string& path, const std::string& split);
+
+}  // namespace lockstep
