@@ -69,7 +69,7 @@ TEST(TokenDataset, batches_are_its_blocks_one_below_the_other) {
 TEST(TokenDataset, a_loader_delivers_every_block) {
   const TemporaryFolder folder;
   const TokenDataset dataset(make_cache(folder).train());
-  Loader loader(dataset, {.batch_size = 8, .workers = 2});
+  Loader loader(dataset, {.batch_size = 8, .num_workers = 2});
   std::int64_t rows = 0;
   for (auto& batch : loader.epoch(0)) {
     EXPECT_EQ(batch.input.size(1), 16);
