@@ -22,9 +22,16 @@ json without_checksum(const Manifest& manifest) {
   for (const auto& [name, file] : manifest.files) {
     files[name] = {{"bytes", file.bytes}, {"xxh3_64", checksum_text(file.checksum)}};
   }
-  return {{"format", kFormat},       {"version", kVersion},           {"step", manifest.step},
-          {"epoch", manifest.epoch}, {"sequence", manifest.sequence}, {"slots", manifest.slots},
-          {"seed", manifest.seed},   {"time", manifest.time},         {"host", manifest.host},
+  return {{"format", kFormat},
+          {"version", kVersion},
+          {"step", manifest.step},
+          {"epoch", manifest.epoch},
+          {"sequence", manifest.sequence},
+          {"slots", manifest.slots},
+          {"seed", manifest.seed},
+          {"best", manifest.best},
+          {"time", manifest.time},
+          {"host", manifest.host},
           {"files", files}};
 }
 
@@ -55,6 +62,7 @@ Manifest parse_manifest(std::string_view text) {
     manifest.sequence = value.at("sequence").get<std::int64_t>();
     manifest.slots = value.at("slots").get<int>();
     manifest.seed = value.at("seed").get<std::uint64_t>();
+    manifest.best = value.at("best").get<bool>();
     manifest.time = value.at("time").get<std::string>();
     manifest.host = value.at("host").get<std::string>();
     for (const auto& [name, file] : value.at("files").items()) {

@@ -21,6 +21,7 @@ struct Manifest {
   std::int64_t sequence = 0;  // counts the saves of a directory: the highest is the newest
   int slots = 1;
   std::uint64_t seed = 0;
+  bool best = false;      // of all so far, when it was written
   std::string time = {};  // "2026-11-15T17:05:00Z"; for people
   std::string host = {};
   std::map<std::string, File> files = {};  // by name, without folders

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "archive/directory_lock.h"
@@ -174,9 +175,21 @@ void write_snapshot(const std::string& directory, Manifest manifest,
   sync_directory(directory);
 
   try_to(options, [&] { move_pointer(directory, kLatest, name); });
-  if (options.best) try_to(options, [&] { move_pointer(directory, kBest, name); });
+  if (manifest.best) try_to(options, [&] { move_pointer(directory, kBest, name); });
   if (replaced) remove_quietly(*replaced);
   try_to(options, [&] { prune(directory, manifest, options.keep_last); });
+}
+
+void mend_pointers(const std::string& directory) {
+  std::map<std::string, std::string> targets;
+  for (const FoundSnapshot& each : find_snapshots(directory)) {  // newest first
+    if (!each.manifest) continue;
+    targets.try_emplace(kLatest, each.name);
+    if (each.manifest->best) targets.try_emplace(kBest, each.name);
+  }
+  for (const auto& [pointer, target] : targets) {
+    if (read_pointer(directory, pointer) != target) move_pointer(directory, pointer, target);
+  }
 }
 
 void remove_leftovers(const std::string& directory, bool locked) {

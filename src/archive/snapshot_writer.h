@@ -22,7 +22,6 @@ struct SnapshotFile {
 
 struct WriteOptions {
   int keep_last = 3;  // 0: all
-  bool best = false;  // also becomes the target of `best`
   /// Gets a line for what went wrong after the snapshot was in its place: it is saved all the same.
   std::function<void(const std::string&)> warn = nullptr;
 };
@@ -30,13 +29,18 @@ struct WriteOptions {
 /// Writes a snapshot so that the directory has, at every moment and after any crash, all snapshots
 /// it had before or those and the new one, complete: under a temporary name that carries epoch,
 /// process and host; each file reserved, written, synced and read back; the manifest last; then
-/// renamed. Then `latest` moves and old snapshots go: never the new one, never `best`, never one of
-/// the last `keep_last`. One of the same step is replaced in one step.
+/// renamed. Then `latest` moves, `best` too if `manifest.best`, and old snapshots go: never the new
+/// one, never `best`, never one of the last `keep_last`. One of the same step is replaced in one
+/// step.
 ///
 /// `manifest.files` is filled in here. Throws SystemError, after removing what it had written, when
 /// the system refuses; nothing that was there before has then changed.
 void write_snapshot(const std::string& directory, Manifest manifest,
                     std::span<const SnapshotFile> files, const WriteOptions& options);
+
+/// Lets `latest` and `best` point to the newest snapshots that say so: a writer that was killed
+/// after the renaming did not come to it. Throws SystemError.
+void mend_pointers(const std::string& directory);
 
 /// Removes what writers that have ended left behind. With the lock (`locked`) those are all of this
 /// host; without it only those whose process is gone. Those of other hosts stay for a day.

@@ -93,6 +93,11 @@ void SnapshotStore::Impl::take_directory() {
   }
   if (writes_ && cannot_write_.empty()) {
     remove_leftovers(options_.directory, lock_.outcome == Outcome::held);
+    try {
+      mend_pointers(options_.directory);
+    } catch (const Error& error) {
+      report(concat("'latest' and 'best' may point to older snapshots: ", error.what()));
+    }
   }
 }
 
@@ -112,6 +117,7 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
     if (!cannot_write_.empty()) throw SystemError(cannot_write_);
     auto job = std::make_shared<Job>(Job{plan_snapshot(snapshot), options});
     job->plan.manifest.sequence = sequence_;
+    job->plan.manifest.best = options.best;
     if (options_.background && staging_.has_room_for(job->plan)) {
       staging_.reserve(job->plan, /*touch=*/false);
       staging_.copy(job->plan);
@@ -156,9 +162,7 @@ void SnapshotStore::Impl::write(const Job& job) {
   try {
     const auto files = files_of(job.plan, job.staged ? staging_.data() : nullptr);
     write_snapshot(options_.directory, job.plan.manifest, files,
-                   {.keep_last = options_.keep_last,
-                    .best = job.options.best,
-                    .warn = [&](const std::string& line) {
+                   {.keep_last = options_.keep_last, .warn = [&](const std::string& line) {
                       report(concat("step ", step, " is saved, but ", line));
                     }});
     const std::lock_guard lock(mutex_);

@@ -56,7 +56,7 @@ void write_python_file(const std::string& path, float first) {
 
 TEST(SnapshotCommand, list_shows_the_newest_first_with_its_links) {
   const TemporaryFolder folder;
-  for (int step = 1; step <= 2; ++step) save_some(folder.path(), step, {.best = step == 1});
+  for (int step = 1; step <= 2; ++step) save_some(folder.path(), step, {}, 3000, step == 1);
   std::filesystem::remove(folder / "step_1/state.json");
   const Ran ran = run({"list", folder.path()});
   EXPECT_EQ(ran.code, 0);

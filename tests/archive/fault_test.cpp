@@ -68,7 +68,7 @@ class Sweep {
       : kind_(options.kind), step_(options.existing ? 3 : 4), bytes_(options.bytes) {
     fs::create_directories(template_);
     for (int step = 1; step <= 3; ++step) {
-      save_some(template_, step, {.keep_last = 0, .best = step == 1});
+      save_some(template_, step, {.keep_last = 0}, 3000, step == 1);
     }
   }
 

@@ -62,6 +62,7 @@ TEST(Manifest, comes_back_as_it_was) {
                           .sequence = 40,
                           .slots = 8,
                           .seed = ~std::uint64_t{0},
+                          .best = true,
                           .time = "2026-11-15T00:00:00Z",
                           .host = "node",
                           .files = {{"model.safetensors", {.bytes = 5, .checksum = 77}}}};
@@ -145,7 +146,7 @@ TEST(SnapshotDirectory, other_names_are_not_snapshots) {
 TEST(SnapshotDirectory, old_ones_go_and_the_best_stays) {
   const TemporaryFolder folder;
   for (int step = 1; step <= 5; ++step) {
-    save_some(folder.path(), step, {.keep_last = 2, .best = step == 2});
+    save_some(folder.path(), step, {.keep_last = 2}, 3000, step == 2);
   }
   EXPECT_EQ(names_of_snapshots(folder.path()),
             (std::vector<std::string>{"step_5", "step_4", "step_2"}));
@@ -175,6 +176,26 @@ TEST(SnapshotDirectory, a_pointer_can_be_a_file_where_there_are_no_links) {
   EXPECT_TRUE(fs::is_symlink(folder / "latest"));
   write_text(folder / "odd", "../elsewhere\n");
   EXPECT_FALSE(read_pointer(folder.path(), "odd").has_value());
+}
+
+TEST(SnapshotDirectory, pointers_that_a_killed_writer_left_behind_are_mended) {
+  const TemporaryFolder folder;
+  for (int step = 1; step <= 4; ++step) {
+    save_some(folder.path(), step, {}, 3000, step == 1 || step == 3);
+  }
+  move_pointer(folder.path(), kLatest, "step_2");
+  move_pointer(folder.path(), kBest, "step_1");
+  mend_pointers(folder.path());
+  EXPECT_EQ(read_pointer(folder.path(), kLatest), "step_4");
+  EXPECT_EQ(read_pointer(folder.path(), kBest), "step_3");
+}
+
+TEST(SnapshotDirectory, no_pointer_is_made_without_a_target) {
+  const TemporaryFolder folder;
+  mend_pointers(folder.path());
+  save_some(folder.path(), 1);
+  mend_pointers(folder.path());
+  EXPECT_FALSE(read_pointer(folder.path(), kBest).has_value());
 }
 
 TEST(DirectoryLock, a_second_one_is_refused_with_the_name_of_the_first) {

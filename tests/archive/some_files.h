@@ -47,11 +47,13 @@ inline std::int64_t next_sequence(const std::string& directory) {
 }
 
 inline void save_some(const std::string& directory, std::int64_t step,
-                      const WriteOptions& options = {}, std::int64_t bytes = 3000) {
+                      const WriteOptions& options = {}, std::int64_t bytes = 3000,
+                      bool best = false) {
   const SomeFiles content(step, bytes);
-  write_snapshot(directory,
-                 {.step = step, .epoch = 1, .sequence = next_sequence(directory), .slots = 2},
-                 content.files(), options);
+  write_snapshot(
+      directory,
+      {.step = step, .epoch = 1, .sequence = next_sequence(directory), .slots = 2, .best = best},
+      content.files(), options);
 }
 
 }  // namespace lockstep::testing
