@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include "lockstep/error.h"
+#include "tests/snapshot/support.h"
 
 using namespace lockstep;
+using lockstep::testing::has;
 
 namespace {
 
@@ -41,10 +43,6 @@ void expect_equal(const State& a, const State& b) {
   for (const auto& [name, tensor] : a.tensors) {
     EXPECT_TRUE(torch::equal(tensor, b.tensors.at(name))) << name;
   }
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::string refusal(torch::nn::Module& module, const State& state) {
