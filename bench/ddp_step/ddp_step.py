@@ -7,14 +7,15 @@ thread a rank.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import socket
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 WORLD_SIZE = 2
@@ -117,20 +118,10 @@ def run_round(command):
     return {name: (int(size), float(wall), float(cpu)) for name, size, wall, cpu in rows}
 
 
-def cpu_name():
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = {line.split(":")[1].strip() for line in lines if line.startswith("model name")}
-        return ", ".join(sorted(names))
-    except OSError:
-        return ""
-
-
-def report(rounds, args, load):
-    """The table, and the goals that were missed."""
-    lines, missed = ["| model | parameters | C++ us | Python us | Python / C++ | goal "
+def table(rounds, report):
+    lines = ["| model | parameters | C++ us | Python us | Python / C++ | goal "
                      "| processor time, C++ | Python | Python / C++ |",
-                     "|---|---|---|---|---|---|---|---|---|"], []
+                     "|---|---|---|---|---|---|---|---|---|"]
     for name, what in MODELS.items():
         def over_rounds(statistic, side, column):
             return statistic(each[name][column] for each in rounds[side])
@@ -144,16 +135,8 @@ def report(rounds, args, load):
             cells.append(f"{cpp:,.0f} | {python:,.0f} | {python / cpp:.2f}")
         ratio = over_rounds(min, "Python", 1) / over_rounds(min, "C++", 1)
         lines.append(f"| {what} | {size:,} | {cells[0]} | >= {GOALS[name]:g} | {cells[1]} |")
-        if ratio < GOALS[name]:
-            missed.append(f"{name}: {ratio:.2f}, the goal is {GOALS[name]:g}")
-    machine = f"{os.cpu_count()} cores, {platform.machine()} {cpu_name()}".strip()
-    lines += ["", f"Machine: {machine}, {platform.system()} {platform.release()}; load average "
-                  f"before {load[0]:.2f}, after {os.getloadavg()[0]:.2f} (the ranks are 2 of it).",
-              f"{WORLD_SIZE} ranks, Gloo, one thread a rank; C++ reduction: {args.reduction}, "
-              f"LOCKSTEP_SHM={os.environ.get('LOCKSTEP_SHM', '1')}; "
-              f"best of {args.rounds} rounds of 20 blocks in {args.seconds:g} s per model; processor "
-              "time of rank 0, median of the rounds."]
-    return lines, missed
+        report.expect(ratio >= GOALS[name], f"{name}: {ratio:.2f}, the goal is {GOALS[name]:g}")
+    return lines
 
 
 def main():
@@ -162,7 +145,7 @@ def main():
         return python_rank(args)
     if not args.cpp:
         sys.exit("ddp_step: --cpp is needed (bench/ddp_step/run gives it)")
-    load = os.getloadavg()
+    report = Report("ddp_step", "DDP step, C++ against Python")
     options = ["--seconds", str(args.seconds)]
     commands = {"C++": [args.cpp, *options, "--reduction", args.reduction],
                 "Python": [sys.executable, __file__, "--python-rank", *options]}
@@ -173,21 +156,12 @@ def main():
             print(f"round {number + 1}, {side}: " + ", ".join(
                 f"{name} {wall:.0f} us (processor {cpu:.0f})"
                 for name, (_, wall, cpu) in rounds[side][-1].items()), flush=True)
-    lines, missed = report(rounds, args, load)
-    print("\n".join(lines))
-    if args.save:
-        date = datetime.date.today().isoformat()
-        path = os.path.join(args.save, f"{date}-ddp_step.md")
-        command = f"bench/ddp_step/run --rounds {args.rounds} --seconds {args.seconds:g} " \
-                  f"--reduction {args.reduction}"
-        os.makedirs(args.save, exist_ok=True)
-        with open(path, "w") as file:
-            file.write(f"# DDP step, C++ against Python, {date}\n\n`{command}`\n\n"
-                       + "\n".join(lines) + "\n")
-        print(f"written to {os.path.relpath(path, ROOT)}")
-    for miss in missed:
-        print(f"goal missed: {miss}")
-    return 1 if args.check and missed else 0
+    command = f"bench/ddp_step/run --rounds {args.rounds} --seconds {args.seconds:g} " \
+              f"--reduction {args.reduction}"
+    return report.end(args, command, table(rounds, report), (
+        f"{WORLD_SIZE} ranks, Gloo, one thread a rank; C++ reduction: {args.reduction}, "
+        f"LOCKSTEP_SHM={os.environ.get('LOCKSTEP_SHM', '1')}; best of {args.rounds} rounds of 20 "
+        f"blocks in {args.seconds:g} s per model; processor time of rank 0, median of the rounds."))
 
 
 if __name__ == "__main__":

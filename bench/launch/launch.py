@@ -5,14 +5,15 @@ Memory is the most that the launcher itself had resident while its workers ran.
 """
 
 import argparse
-import datetime
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOALS = {"4 x true": 80.0, "2 ranks to a first barrier": 6.0}
@@ -65,8 +66,8 @@ def main():
             [*torchrun, "--nproc-per-node", "2", str(HERE / "first_barrier.py")],
         ),
     }
-    load_before = os.getloadavg()[0]
-    rows, missed = [], []
+    report = Report("launch", "Starting a job")
+    rows = []
     for name, (mine, theirs) in jobs.items():
         times = {"mine": [], "theirs": []}
         for _ in range(options.rounds):
@@ -76,35 +77,18 @@ def main():
         ratio = theirs_s / mine_s
         rows.append(f"| {name} | {1000 * mine_s:.1f} ms | {1000 * theirs_s:.0f} ms "
                     f"| {ratio:.1f} | >= {GOALS[name]:.0f} |")
-        if ratio < GOALS[name]:
-            missed.append(f"{name}: {ratio:.1f}, the goal is {GOALS[name]:.0f}")
+        report.expect(ratio >= GOALS[name], f"{name}: {ratio:.1f}, the goal is {GOALS[name]:.0f}")
     memory = resident_mb([*ours, "--nproc-per-node", "2", "--no-python"])
     other = resident_mb([*torchrun, "--nproc-per-node", "2", "--no-python"])
     rows.append(f"| launcher's memory | {memory:.1f} MB | {other:.0f} MB | {other / memory:.0f} "
                 f"| <= {MEMORY_GOAL_MB:.0f} MB |")
-    if memory > MEMORY_GOAL_MB:
-        missed.append(f"memory: {memory:.1f} MB, the goal is {MEMORY_GOAL_MB:.0f}")
+    report.expect(memory <= MEMORY_GOAL_MB,
+                  f"memory: {memory:.1f} MB, the goal is {MEMORY_GOAL_MB:.0f}")
 
-    report = "\n".join([
-        "| job | lockstep | torchrun | torchrun / lockstep | goal |",
-        "|---|---|---|---|---|",
-        *rows,
-        "",
-        f"Machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()} "
-        f"{platform.release()}; load average before {load_before:.2f}, after "
-        f"{os.getloadavg()[0]:.2f}. Medians of {options.rounds} rounds, taking turns. The first "
-        "barrier is a C++ program under lockstep and a Python one under torchrun.",
-    ])
-    print(report)
-    if options.save:
-        folder = pathlib.Path(options.save)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{datetime.date.today()}-launch.md"
-        path.write_text(f"# Starting a job\n\n`bench/launch/run`\n\n{report}\n")
-        print(f"written to {path}")
-    for text in missed:
-        print(f"goal missed: {text}")
-    return 1 if missed and options.check else 0
+    table = ["| job | lockstep | torchrun | torchrun / lockstep | goal |", "|---|---|---|---|---|"]
+    return report.end(options, "bench/launch/run", table + rows, (
+        f"Medians of {options.rounds} rounds, taking turns. The first barrier is a C++ program under "
+        "lockstep and a Python one under torchrun."))
 
 
 if __name__ == "__main__":

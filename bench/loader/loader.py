@@ -6,13 +6,14 @@ counts, of whole epochs after a first one.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 GOAL = 5.0  # least ratio of our samples per second to Python's, for small samples
 CASES = {
@@ -104,7 +105,7 @@ def main():
     if args.peer:
         print(python_rate(args.peer, args.seconds, args.workers))
         return 0
-    load_before = os.getloadavg()[0]
+    report = Report("loader", "Loader, lockstep against Python's DataLoader")
     seconds, workers = str(args.seconds), str(args.workers)
     rows, worst = [], float("inf")
     for case, words in CASES.items():
@@ -119,24 +120,16 @@ def main():
         rows.append(f"| {words} | {statistics.median(ours):,.0f} ({min(ours):,.0f} to {max(ours):,.0f}) "
                     f"| {statistics.median(python):,.0f} ({min(python):,.0f} to {max(python):,.0f}) "
                     f"| {ratio:.1f} | {f'>= {GOAL:g}' if case in SMALL else ''} |")
-    table = "\n".join(["| samples | lockstep, samples/s (range) | Python, samples/s (range) "
-                       "| lockstep / Python | goal |", "|---|---|---|---|---|", *rows])
+    report.expect(worst >= GOAL, f"small samples: {worst:.1f}, the goal is {GOAL:g}")
+    table = ["| samples | lockstep, samples/s (range) | Python, samples/s (range) "
+             "| lockstep / Python | goal |", "|---|---|---|---|---|"]
     summary = f"Least ratio of small samples: {worst:.1f} (goal >= {GOAL:g})"
-    print(table, summary, sep="\n\n")
-    if args.save:
-        today = datetime.date.today().isoformat()
-        options = f"--workers {args.workers} --rounds {args.rounds} --seconds {args.seconds:g}"
-        with open(os.path.join(args.save, f"{today}-loader.md"), "w") as file:
-            file.write(f"# Loader, lockstep against Python's DataLoader, {today}\n\n"
-                       f"`bench/loader/run {options}`\n\n{table}\n\n{summary}\n\n"
-                       f"Machine: {os.cpu_count()} cores, {platform.machine()}, "
-                       f"Linux {platform.release()}; load average before {load_before:.2f}, after "
-                       f"{os.getloadavg()[0]:.2f}.\n"
-                       f"Batches of 32, shuffled, {args.workers} workers (threads; processes in Python, "
-                       "kept between epochs); whole epochs after a first one; the two take turns, "
-                       "medians. Records are made with operators in Python and with a loop in C++, "
-                       "images with the same operators in both, which take most of the time there.\n")
-    return 1 if args.check and worst < GOAL else 0
+    options = f"--workers {args.workers} --rounds {args.rounds} --seconds {args.seconds:g}"
+    return report.end(args, f"bench/loader/run {options}", [*table, *rows, "", summary], (
+        f"Batches of 32, shuffled, {args.workers} workers (threads; processes in Python, kept between "
+        "epochs); whole epochs after a first one; the two take turns, medians. Records are made with "
+        "operators in Python and with a loop in C++, images with the same operators in both, which "
+        "take most of the time there."))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,7 @@ counts as done when everything is on the disk and has been read back from there.
 """
 
 import argparse
-import datetime
 import os
-import pathlib
-import platform
 import shutil
 import statistics
 import subprocess
@@ -18,6 +15,9 @@ import tempfile
 import time
 
 import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 PAUSE_GOAL, TOTAL_GOAL = 10.0, 1.0
 
@@ -54,7 +54,7 @@ def main():
     options = parse()
     folder = options.folder or tempfile.mkdtemp(prefix="lockstep_bench_")
     value = tensors(options.megabytes)
-    load_before = os.getloadavg()[0]
+    report = Report("snapshot", "Saving a snapshot")
     ours = subprocess.Popen([options.program, os.path.join(folder, "snapshots"),
                              str(options.megabytes), str(options.rounds + 1)],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -82,7 +82,11 @@ def main():
 
     pause, total = statistics.median(pauses), statistics.median(totals)
     peer, peer_synced = statistics.median(theirs), statistics.median(synced)
-    report = "\n".join([
+    report.expect(peer / pause >= PAUSE_GOAL,
+                  f"pause: {peer / pause:.1f}, the goal is {PAUSE_GOAL:.0f}")
+    report.expect(peer / total >= TOTAL_GOAL,
+                  f"total: {peer / total:.2f}, the goal is {TOTAL_GOAL:.0f}")
+    return report.end(options, "bench/snapshot/run", [
         "| | lockstep | torch.save | torch.save / lockstep | goal |",
         "|---|---|---|---|---|",
         f"| training paused | {1000 * pause:.0f} ms | {1000 * peer:.0f} ms | {peer / pause:.1f} "
@@ -91,27 +95,8 @@ def main():
         f"| {peer / total:.2f} | >= {TOTAL_GOAL:.0f} |",
         f"| all in all, both on the disk | {total:.2f} s | {peer_synced:.2f} s "
         f"| {peer_synced / total:.2f} | |",
-        "",
-        f"{options.megabytes:.0f} MB in tensors of 4 MB. Machine: {os.cpu_count()} cores, "
-        f"{platform.machine()}, {platform.system()} {platform.release()}; load average before "
-        f"{load_before:.2f}, after {os.getloadavg()[0]:.2f}. Medians of {options.rounds} rounds, "
-        "taking turns.",
-    ])
-    print(report)
-    if options.save:
-        target = pathlib.Path(options.save)
-        target.mkdir(parents=True, exist_ok=True)
-        path = target / f"{datetime.date.today()}-snapshot.md"
-        path.write_text(f"# Saving a snapshot\n\n`bench/snapshot/run`\n\n{report}\n")
-        print(f"written to {path}")
-    missed = []
-    if peer / pause < PAUSE_GOAL:
-        missed.append(f"pause: {peer / pause:.1f}, the goal is {PAUSE_GOAL:.0f}")
-    if peer / total < TOTAL_GOAL:
-        missed.append(f"total: {peer / total:.2f}, the goal is {TOTAL_GOAL:.0f}")
-    for text in missed:
-        print(f"goal missed: {text}")
-    return 1 if missed and options.check else 0
+    ], (f"{options.megabytes:.0f} MB in tensors of 4 MB. Medians of {options.rounds} rounds, taking "
+        "turns."))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ machine is doing. The median of the rounds counts.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import statistics
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 GOAL = 1.0  # least ratio of our requests per second to torch's
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -70,7 +71,7 @@ class Server:
 
 def main():
     args = parse()
-    load_before = os.getloadavg()[0]
+    report = Report("store", "Store, lockstep against torch's TCPStore server")
     torch = Server([sys.executable, "-c", HOST_TORCH])
     ours = Server([os.path.join(args.programs, "store_host")])
     try:
@@ -81,24 +82,14 @@ def main():
         torch.end()
         ours.end()
     ratio = statistics.median(ours.requests) / statistics.median(torch.requests)
-    table = "\n".join([
-        "| server | requests/s, median (range) | processor us a request | p50 us | p99 us |",
-        "|---|---|---|---|---|",
-        torch.row("torch, libuv"), ours.row("lockstep")])
-    summary = f"lockstep / torch: {ratio:.2f} (goal >= {GOAL:g})"
-    print(table, summary, sep="\n\n")
-    if args.save:
-        today = datetime.date.today().isoformat()
-        options = f"--clients {args.clients} --rounds {args.rounds} --seconds {args.seconds:g}"
-        with open(os.path.join(args.save, f"{today}-store.md"), "w") as file:
-            file.write(f"# Store, lockstep against torch's TCPStore server, {today}\n\n"
-                       f"`bench/store/run {options}`\n\n{table}\n\n{summary}\n\n"
-                       f"Machine: {os.cpu_count()} cores, {platform.machine()}, "
-                       f"Linux {platform.release()}; load average before {load_before:.2f}, after "
-                       f"{os.getloadavg()[0]:.2f}.\n"
-                       f"{args.clients} connections over loopback from one thread, one request in "
-                       "flight each; the servers take turns; torch's runs in Python.\n")
-    return 1 if args.check and ratio < GOAL else 0
+    report.expect(ratio >= GOAL, f"{ratio:.2f}, the goal is {GOAL:g}")
+    lines = ["| server | requests/s, median (range) | processor us a request | p50 us | p99 us |",
+             "|---|---|---|---|---|", torch.row("torch, libuv"), ours.row("lockstep"), "",
+             f"lockstep / torch: {ratio:.2f} (goal >= {GOAL:g})"]
+    options = f"--clients {args.clients} --rounds {args.rounds} --seconds {args.seconds:g}"
+    return report.end(args, f"bench/store/run {options}", lines, (
+        f"{args.clients} connections over loopback from one thread, one request in flight each; the "
+        "servers take turns; torch's runs in Python."))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ two take turns; the median of the rounds counts. Times are those of encoding alo
 """
 
 import argparse
-import datetime
 import importlib.util
 import json
 import os
 import pathlib
-import platform
 import random
 import statistics
 import subprocess
@@ -21,9 +19,10 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread there; read when the package is loaded
 os.environ["RAYON_NUM_THREADS"] = "1"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "text"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "text")]
 
 import mixed_text  # noqa: E402
+from report import Report  # noqa: E402
 
 GOAL = 10.0  # least ratio of our speed to Hugging Face's, one thread each
 
@@ -84,7 +83,8 @@ def theirs(reference, texts):
 def main():
     args = parse()
     import tokenizers
-    load_before = os.getloadavg()[0]
+    report = Report(
+        "tokenizer", f"Tokenizer, lockstep against Hugging Face's tokenizers {tokenizers.__version__}")
     program = os.path.join(args.programs, "tokenizer_bench")
     folder, reference = gpt2()
     rows, worst = [], float("inf")
@@ -105,20 +105,14 @@ def main():
         rows.append(f"| {name}, {megabytes:.1f} MB | {statistics.median(one):.1f} ({min(one):.1f} to "
                     f"{max(one):.1f}) | {statistics.median(several):.1f} | {statistics.median(peer):.2f} "
                     f"({min(peer):.2f} to {max(peer):.2f}) | {ratio:.1f} |")
-    table = "\n".join([f"| text | lockstep, MB/s (range) | with {args.threads} threads | tokenizers, MB/s (range) "
-                       "| lockstep / tokenizers |", "|---|---|---|---|---|", *rows])
+    report.expect(worst >= GOAL, f"one thread each: {worst:.1f}, the goal is {GOAL:g}")
+    table = [f"| text | lockstep, MB/s (range) | with {args.threads} threads "
+             "| tokenizers, MB/s (range) | lockstep / tokenizers |", "|---|---|---|---|---|"]
     summary = f"Least ratio, one thread each: {worst:.1f} (goal >= {GOAL:g}); all ids are equal"
-    print(table, summary, sep="\n\n")
-    if args.save:
-        today = datetime.date.today().isoformat()
-        with open(os.path.join(args.save, f"{today}-tokenizer.md"), "w") as file:
-            file.write(f"# Tokenizer, lockstep against Hugging Face's tokenizers {tokenizers.__version__}, {today}\n\n"
-                       f"`bench/tokenizer/run --rounds {args.rounds} --threads {args.threads}`\n\n{table}\n\n"
-                       f"{summary}\n\nMachine: {os.cpu_count()} cores, {platform.machine()}, Linux "
-                       f"{platform.release()}; load average before {load_before:.2f}, after "
-                       f"{os.getloadavg()[0]:.2f}.\nGPT-2's vocabulary; both have seen the documents once before "
-                       "they are timed; `encode_batch_fast` there. The two take turns, medians.\n")
-    return 1 if args.check and worst < GOAL else 0
+    command = f"bench/tokenizer/run --rounds {args.rounds} --threads {args.threads}"
+    return report.end(args, command, [*table, *rows, "", summary], (
+        "GPT-2's vocabulary; both have seen the documents once before they are timed; "
+        "`encode_batch_fast` there. The two take turns, medians."))
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@ and meeting.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 LIMIT = 300  # seconds for one run
@@ -51,10 +52,9 @@ def run(command, folder, args):
     return seconds, float(loop[1])
 
 
-def report(rounds, args, load):
+def table(rounds, report):
     lines = ["| | lockstep, s (range) | Python, s (range) | Python / lockstep | goal |",
              "|---|---|---|---|---|"]
-    missed = []
     for column, what in enumerate(("end to end", "loop")):
         ours, theirs = ([each[column] for each in rounds[side]] for side in ("lockstep", "Python"))
         cells = [f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
@@ -63,23 +63,17 @@ def report(rounds, args, load):
         goal = f"<= {SECONDS_GOAL[what]:g} s"
         if column == 0:
             goal = f">= {GOAL:g}, {goal}"
-            if ratio < GOAL:
-                missed.append(f"{what}: {ratio:.1f}, the goal is {GOAL:g}")
-        if statistics.median(ours) > SECONDS_GOAL[what]:
-            missed.append(f"{what}: {statistics.median(ours):.2f} s, "
-                          f"the goal is {SECONDS_GOAL[what]:g} s")
+            report.expect(ratio >= GOAL, f"{what}: {ratio:.1f}, the goal is {GOAL:g}")
+        report.expect(statistics.median(ours) <= SECONDS_GOAL[what],
+                      f"{what}: {statistics.median(ours):.2f} s, "
+                      f"the goal is {SECONDS_GOAL[what]:g} s")
         lines.append(f"| {what} | {cells[0]} | {cells[1]} | {ratio:.1f} | {goal} |")
-    lines += ["", f"Machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()} "
-                  f"{platform.release()}; load average before {load[0]:.2f}, after "
-                  f"{os.getloadavg()[0]:.2f} (the ranks are {args.ranks} of it).",
-              f"{args.epochs} epochs, {args.ranks} ranks, batches of 32, a snapshot every 10 epochs; "
-              f"medians of {args.rounds} rounds in which the two take turns; one thread a rank."]
-    return lines, missed
+    return lines
 
 
 def main():
     args = parse()
-    load = os.getloadavg()
+    report = Report("toy", "The tutorial's job, lockstep against Python under torchrun")
     ranks, job = str(args.ranks), [str(args.epochs), "10"]
     programs = os.path.abspath(args.bin)
     tutorial = os.path.join(ROOT, "bench", "toy", "tutorial.py")
@@ -96,20 +90,10 @@ def main():
                 rounds[side].append(run(command, folder, args))
             print(f"round {number + 1}, {side}: {rounds[side][-1][0]:.2f} s, "
                   f"loop {rounds[side][-1][1]:.3f} s", flush=True)
-    lines, missed = report(rounds, args, load)
-    print("\n".join(lines))
-    if args.save:
-        date = datetime.date.today().isoformat()
-        path = os.path.join(args.save, f"{date}-toy.md")
-        os.makedirs(args.save, exist_ok=True)
-        with open(path, "w") as file:
-            file.write(f"# The tutorial's job, lockstep against Python under torchrun, {date}\n\n"
-                       f"`bench/toy/run --epochs {args.epochs} --ranks {args.ranks} "
-                       f"--rounds {args.rounds}`\n\n" + "\n".join(lines) + "\n")
-        print(f"written to {os.path.relpath(path, ROOT)}")
-    for miss in missed:
-        print(f"goal missed: {miss}")
-    return 1 if args.check and missed else 0
+    command = f"bench/toy/run --epochs {args.epochs} --ranks {args.ranks} --rounds {args.rounds}"
+    return report.end(args, command, table(rounds, report), (
+        f"{args.epochs} epochs, {args.ranks} ranks, batches of 32, a snapshot every 10 epochs; "
+        f"medians of {args.rounds} rounds in which the two take turns; one thread a rank."))
 
 
 if __name__ == "__main__":

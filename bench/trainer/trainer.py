@@ -8,14 +8,14 @@ whether it should stop.
 """
 
 import argparse
-import datetime
 import os
-import platform
 import statistics
 import subprocess
 import sys
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from report import Report  # noqa: E402
+
 LIMIT = 600
 GOAL = 1.05  # most that the Trainer's time may be of the other
 MODELS = {
@@ -46,10 +46,10 @@ def rounds_of(args):
     return rounds
 
 
-def report(rounds, args, load):
-    lines, missed = ["| model | by hand, us | Trainer, us | Trainer / by hand (quartiles) | goal "
+def table(rounds, report):
+    lines = ["| model | by hand, us | Trainer, us | Trainer / by hand (quartiles) | goal "
                      "| processor time, by hand | Trainer |",
-                     "|---|---|---|---|---|---|---|"], []
+                     "|---|---|---|---|---|---|---|"]
     for name, what in MODELS.items():
         hand, trainer, hand_cpu, trainer_cpu = (
             statistics.median(column) for column in zip(*rounds[name]))
@@ -57,32 +57,17 @@ def report(rounds, args, load):
         low, ratio, high = statistics.quantiles(ratios, n=4)
         lines.append(f"| {what} | {hand:,.1f} | {trainer:,.1f} | {ratio:.3f} ({low:.3f} to "
                      f"{high:.3f}) | <= {GOAL:g} | {hand_cpu:,.1f} | {trainer_cpu:,.1f} |")
-        if ratio > GOAL:
-            missed.append(f"{name}: {ratio:.3f}, the goal is {GOAL:g}")
-    lines += ["", f"Machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()} "
-                  f"{platform.release()}; load average before {load[0]:.2f}, after "
-                  f"{os.getloadavg()[0]:.2f} (the ranks are 2 of it).",
-              f"2 ranks, Gloo with shared memory, one thread a rank; SGD; {args.rounds} rounds in "
-              "which the two take turns; times are medians."]
-    return lines, missed
+        report.expect(ratio <= GOAL, f"{name}: {ratio:.3f}, the goal is {GOAL:g}")
+    return lines
 
 
 def main():
     args = parse()
-    load = os.getloadavg()
-    lines, missed = report(rounds_of(args), args, load)
-    print("\n".join(lines))
-    if args.save:
-        date = datetime.date.today().isoformat()
-        path = os.path.join(args.save, f"{date}-trainer.md")
-        os.makedirs(args.save, exist_ok=True)
-        with open(path, "w") as file:
-            file.write(f"# A step of the Trainer over one by hand, {date}\n\n"
-                       f"`bench/trainer/run --rounds {args.rounds}`\n\n" + "\n".join(lines) + "\n")
-        print(f"written to {os.path.relpath(path, ROOT)}")
-    for miss in missed:
-        print(f"goal missed: {miss}")
-    return 1 if args.check and missed else 0
+    report = Report("trainer", "A step of the Trainer over one by hand")
+    lines = table(rounds_of(args), report)
+    return report.end(args, f"bench/trainer/run --rounds {args.rounds}", lines, (
+        f"2 ranks, Gloo with shared memory, one thread a rank; SGD; {args.rounds} rounds in which the "
+        "two take turns; times are medians."))
 
 
 if __name__ == "__main__":
