@@ -89,11 +89,22 @@ void AgentClient::report(std::int64_t step, std::string_view phase) {
 }
 
 void AgentClient::report_lost_peers(std::vector<int> ranks, std::string operation) {
+  post(WorkerLostPeers{.ranks = std::move(ranks), .operation = std::move(operation)});
+}
+
+void AgentClient::report_recovers(std::uint64_t epoch, std::int64_t committed_steps) {
+  post(WorkerRecovers{.epoch = epoch, .step = committed_steps});
+}
+
+void AgentClient::reject(std::vector<int> ranks, std::string reason) {
+  post(WorkerRejected{.ranks = std::move(ranks), .reason = std::move(reason)});
+}
+
+void AgentClient::post(MessageFromWorker message) {
   {
     const std::lock_guard lock(mutex_);
     if (outbox_.size() >= kMaxOutbox) return;
-    outbox_.push_back(
-        WorkerLostPeers{.ranks = std::move(ranks), .operation = std::move(operation)});
+    outbox_.push_back(std::move(message));
   }
   ::eventfd_write(wake_.get(), 1);
 }
@@ -103,7 +114,7 @@ void AgentClient::leave() {
     const std::lock_guard lock(mutex_);
     if (outbox_.size() >= kMaxOutbox) return;
     outbox_.push_back(latest_);  // where it ended
-    outbox_.push_back(WorkerLeaving{});
+    outbox_.emplace_back(WorkerLeaving{});
   }
   ::eventfd_write(wake_.get(), 1);
 }
@@ -128,6 +139,36 @@ void AgentClient::on_stop(std::function<void()> callback) {
   if (stop_requested() && callback) callback();
 }
 
+std::optional<RevokeWorld> AgentClient::revoked() const {
+  const std::lock_guard lock(mutex_);
+  return revoked_;
+}
+
+bool AgentClient::is_revoked() const {
+  return revoked_ && (!new_world_ || new_world_->epoch < revoked_->epoch);
+}
+
+void AgentClient::on_revoke(std::function<void(const RevokeWorld&)> callback) {
+  std::optional<RevokeWorld> known;
+  {
+    const std::lock_guard lock(mutex_);
+    on_revoke_ = callback;
+    if (is_revoked()) known = revoked_;
+  }
+  if (known && callback) callback(*known);
+}
+
+std::optional<NewWorld> AgentClient::await_world(std::uint64_t least_epoch, milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  const auto has_come = [&] {
+    return new_world_ && new_world_->epoch >= least_epoch && !is_revoked();
+  };
+  changed_.wait_for(lock, limit,
+                    [&] { return has_come() || stop_requested() || !problem_.empty(); });
+  if (!has_come() || stop_requested()) return std::nullopt;
+  return new_world_;
+}
+
 std::optional<NewWorld> AgentClient::new_world() const {
   const std::lock_guard lock(mutex_);
   return new_world_;
@@ -141,6 +182,11 @@ void AgentClient::on_new_world(std::function<void(const NewWorld&)> callback) {
     known = new_world_;
   }
   if (known && callback) callback(*known);
+}
+
+bool AgentClient::replaces_workers() const {
+  const std::lock_guard lock(mutex_);
+  return replaces_;
 }
 
 bool AgentClient::connected() const {
@@ -157,6 +203,7 @@ void AgentClient::end(const std::string& problem) {
   const std::lock_guard lock(mutex_);
   connected_ = false;
   if (problem_.empty()) problem_ = problem;
+  changed_.notify_all();
 }
 
 void AgentClient::run() {
@@ -180,14 +227,14 @@ void AgentClient::converse() {
     flush();
     if (may_end()) return;
     if (wait() && !receive()) return end("the agent closed the connection");
-    if (!welcomed_ && Clock::now() >= next_beat_) return end("the agent did not answer");
+    if (!welcomed() && Clock::now() >= next_beat_) return end("the agent did not answer");
   }
 }
 
 bool AgentClient::may_end() const {
   const std::lock_guard lock(mutex_);
   if (!end_by_) return false;
-  const bool all_said = outbox_.empty() && (output_.empty() || !welcomed_);
+  const bool all_said = outbox_.empty() && (output_.empty() || !welcomed());
   return all_said || Clock::now() >= *end_by_;
 }
 
@@ -225,16 +272,19 @@ void AgentClient::handle(const MessageToWorker& message) {
     throw SystemError(concat("the agent refused this worker: ", refused->reason));
   }
   if (const auto* welcome = std::get_if<WorkerWelcome>(&message)) {
-    welcomed_ = true;
+    protocol_ = std::max(welcome->protocol, 1);
     interval_ = std::max(welcome->heartbeat_interval, milliseconds(1));
     next_beat_ = Clock::now();
     const std::lock_guard lock(mutex_);
     connected_ = true;
+    replaces_ = welcome->replaces && protocol_ >= kFirstRecoveringProtocol;
   } else if (const auto* stop = std::get_if<StopWorker>(&message)) {
     handle_stop(*stop);
+  } else if (const auto* revoke = std::get_if<RevokeWorld>(&message)) {
+    handle_revoke(*revoke);
   } else if (const auto* world = std::get_if<NewWorld>(&message)) {
     handle_new_world(*world);
-  } else if (welcomed_) {
+  } else if (welcomed()) {
     next_beat_ = Clock::now();  // a ping
   }
 }
@@ -248,7 +298,20 @@ void AgentClient::handle_stop(const StopWorker& stop) {
     callback = on_stop_;
     stop_requested_.store(true, std::memory_order_release);
   }
+  changed_.notify_all();
   if (callback) callback();
+}
+
+void AgentClient::handle_revoke(const RevokeWorld& revoke) {
+  std::function<void(const RevokeWorld&)> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    if (revoked_ && revoked_->epoch >= revoke.epoch) return;
+    if (new_world_ && new_world_->epoch >= revoke.epoch) return;
+    revoked_ = revoke;
+    callback = on_revoke_;
+  }
+  if (callback) callback(revoke);
 }
 
 void AgentClient::handle_new_world(const NewWorld& world) {
@@ -260,6 +323,7 @@ void AgentClient::handle_new_world(const NewWorld& world) {
     new_world_ = world;
     callback = on_new_world_;
   }
+  changed_.notify_all();
   if (callback) callback(world);
 }
 
@@ -268,13 +332,19 @@ void AgentClient::send(const MessageFromWorker& message) {
 }
 
 void AgentClient::take_outbox() {
-  if (!welcomed_) return;
+  if (!welcomed()) return;
   std::vector<MessageFromWorker> messages;
   {
     const std::lock_guard lock(mutex_);
     messages.swap(outbox_);
   }
-  for (const auto& message : messages) send(message);
+  const auto is_of_version_2 = [](const MessageFromWorker& message) {
+    return std::holds_alternative<WorkerRecovers>(message) ||
+           std::holds_alternative<WorkerRejected>(message);
+  };
+  for (const auto& message : messages) {
+    if (protocol_ >= kFirstRecoveringProtocol || !is_of_version_2(message)) send(message);
+  }
 }
 
 WorkerHeartbeat AgentClient::heartbeat() const {
@@ -287,7 +357,7 @@ WorkerHeartbeat AgentClient::heartbeat() const {
 }
 
 void AgentClient::beat_if_due() {
-  if (!welcomed_ || Clock::now() < next_beat_) return;
+  if (!welcomed() || Clock::now() < next_beat_) return;
   next_beat_ = Clock::now() + interval_;
   // An agent that does not read gets the newest when it does, not all that it missed.
   if (output_.empty()) send(heartbeat());

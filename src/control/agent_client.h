@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,8 +52,20 @@ class AgentClient {
   /// A collective broke; ranks where they are known.
   void report_lost_peers(std::vector<int> ranks, std::string operation);
 
+  /// This program has the job's state after so many committed steps, as the others of that
+  /// membership have it, and can be carried into another one. Not sent to an agent that does not
+  /// know of it.
+  void report_recovers(std::uint64_t epoch, std::int64_t committed_steps);
+
+  /// The state of these ranks is not that of the others. Not sent to an agent that cannot act on
+  /// it.
+  void reject(std::vector<int> ranks, std::string reason);
+
   /// The program ends now, all being well.
   void leave();
+
+  /// Whether the agent has said that it replaces workers in place.
+  bool replaces_workers() const;
 
   bool stop_requested() const { return stop_requested_.load(std::memory_order_acquire); }
 
@@ -62,6 +75,18 @@ class AgentClient {
 
   /// Called for each request to stop; at once, on the calling thread, if one has come before.
   void on_stop(std::function<void()> callback);
+
+  /// The latest revocation that came, if one has. A membership that is newer answers it.
+  std::optional<RevokeWorld> revoked() const;
+
+  /// Called for each revocation; at once, on the calling thread, if one has come that no membership
+  /// has answered yet.
+  void on_revoke(std::function<void(const RevokeWorld&)> callback);
+
+  /// Waits for a membership of this epoch or a later one that has not been revoked again;
+  /// std::nullopt at the limit, or when none can come any more: the agent is gone, or wants the
+  /// program to stop.
+  std::optional<NewWorld> await_world(std::uint64_t least_epoch, std::chrono::milliseconds limit);
 
   /// The latest membership that the agent announced, if it has.
   std::optional<NewWorld> new_world() const;
@@ -81,11 +106,15 @@ class AgentClient {
   void run();
   void converse();
   bool may_end() const;
+  bool welcomed() const { return protocol_ != 0; }
   bool wait();     // false: nothing came until the next heartbeat
   bool receive();  // false: the agent is gone
   void handle(const MessageToWorker& message);
   void handle_stop(const StopWorker& stop);
+  void handle_revoke(const RevokeWorld& revoke);
   void handle_new_world(const NewWorld& world);
+  void post(MessageFromWorker message);
+  bool is_revoked() const;
   void send(const MessageFromWorker& message);
   void take_outbox();
   void beat_if_due();
@@ -103,7 +132,7 @@ class AgentClient {
   std::string output_;
   std::chrono::milliseconds interval_{1000};
   Clock::time_point next_beat_;  // until the welcome: when to give up waiting for it
-  bool welcomed_ = false;
+  int protocol_ = 0;             // 0: not welcomed yet
 
   std::atomic<bool> stop_requested_ = false;
   mutable std::mutex mutex_;  // for everything below
@@ -113,9 +142,13 @@ class AgentClient {
   std::string stop_reason_;
   Clock::time_point stop_at_;
   std::function<void()> on_stop_;
+  std::optional<RevokeWorld> revoked_;
+  std::function<void(const RevokeWorld&)> on_revoke_;
   std::optional<NewWorld> new_world_;
   std::function<void(const NewWorld&)> on_new_world_;
+  std::condition_variable changed_;  // a membership, a stop, or the end
   bool connected_ = false;
+  bool replaces_ = false;
   std::string problem_;
   std::optional<Clock::time_point> end_by_;  // the destructor waits
 

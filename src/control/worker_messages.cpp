@@ -40,6 +40,15 @@ class Fields {
     if (!value.is_string()) throw InvalidArgument(concat("the field '", name, "' is no text"));
     return value.get<std::string>();
   }
+  // Of a field that not every version has.
+  bool flag_if_said(const char* name) const {
+    const auto found = object_.find(name);
+    if (found == object_.end()) return false;
+    if (!found->is_boolean()) {
+      throw InvalidArgument(concat("the field '", name, "' is neither true nor false"));
+    }
+    return found->get<bool>();
+  }
   std::vector<int> numbers(const char* name) const {
     const Json& value = get(name);
     if (!value.is_array()) throw InvalidArgument(concat("the field '", name, "' is no list"));
@@ -98,11 +107,20 @@ Json fields_of(const WorkerLeaving&) {
   return {{"kind", "leaving"}};
 }
 
+Json fields_of(const WorkerRecovers& recovers) {
+  return {{"kind", "recovers"}, {"epoch", recovers.epoch}, {"step", recovers.step}};
+}
+
+Json fields_of(const WorkerRejected& rejected) {
+  return {{"kind", "rejected"}, {"ranks", rejected.ranks}, {"reason", rejected.reason}};
+}
+
 Json fields_of(const WorkerWelcome& welcome) {
   return {{"kind", "welcome"},
           {"protocol", welcome.protocol},
           {"epoch", welcome.epoch},
-          {"heartbeat_interval_ms", welcome.heartbeat_interval.count()}};
+          {"heartbeat_interval_ms", welcome.heartbeat_interval.count()},
+          {"replaces", welcome.replaces}};
 }
 
 Json fields_of(const WorkerRefused& refused) {
@@ -111,6 +129,13 @@ Json fields_of(const WorkerRefused& refused) {
 
 Json fields_of(const StopWorker& stop) {
   return {{"kind", "stop"}, {"reason", stop.reason}, {"remaining_ms", stop.remaining.count()}};
+}
+
+Json fields_of(const RevokeWorld& revoke) {
+  return {{"kind", "revoke_world"},
+          {"epoch", revoke.epoch},
+          {"reason", revoke.reason},
+          {"lost_ranks", revoke.lost_ranks}};
 }
 
 Json fields_of(const NewWorld& world) {
@@ -181,6 +206,12 @@ MessageFromWorker decode_from_worker(std::string_view text) {
     return WorkerLostPeers{.ranks = fields.numbers("ranks"), .operation = fields.text("operation")};
   }
   if (kind == "leaving") return WorkerLeaving{};
+  if (kind == "recovers") {
+    return WorkerRecovers{.epoch = fields.epoch(), .step = fields.integer("step", 0, kMaxInt64)};
+  }
+  if (kind == "rejected") {
+    return WorkerRejected{.ranks = fields.numbers("ranks"), .reason = fields.text("reason")};
+  }
   throw InvalidArgument("a worker's message is of a kind that is not known");
 }
 
@@ -190,11 +221,17 @@ MessageToWorker decode_to_worker(std::string_view text) {
   if (kind == "welcome") {
     return WorkerWelcome{.protocol = fields.number("protocol"),
                          .epoch = fields.epoch(),
-                         .heartbeat_interval = fields.time("heartbeat_interval_ms")};
+                         .heartbeat_interval = fields.time("heartbeat_interval_ms"),
+                         .replaces = fields.flag_if_said("replaces")};
   }
   if (kind == "refused") return WorkerRefused{.reason = fields.text("reason")};
   if (kind == "stop") {
     return StopWorker{.reason = fields.text("reason"), .remaining = fields.time("remaining_ms")};
+  }
+  if (kind == "revoke_world") {
+    return RevokeWorld{.epoch = fields.epoch(),
+                       .reason = fields.text("reason"),
+                       .lost_ranks = fields.numbers("lost_ranks")};
   }
   if (kind == "new_world") return new_world_of(fields);
   if (kind == "ping") return PingWorker{};

@@ -11,10 +11,15 @@ namespace lockstep {
 
 /// What a worker and the agent of its node say to each other, over the Unix socket that
 /// LOCKSTEP_AGENT names: each message is JSON in a frame (frame.h). Fields that a reader does not
-/// know are skipped, so that a version can add some; a field that is missing is an error.
+/// know are skipped, so that a version can add some; a field that is missing is an error, but for
+/// those that a later version added.
+///
+/// Version 2 added recovery in place: WorkerRecovers, WorkerRejected and RevokeWorld, which are not
+/// sent to who speaks version 1.
 
 inline constexpr int kOldestWorkerProtocol = 1;
-inline constexpr int kNewestWorkerProtocol = 1;
+inline constexpr int kNewestWorkerProtocol = 2;
+inline constexpr int kFirstRecoveringProtocol = 2;
 
 /// The longest message from a worker, as JSON.
 inline constexpr std::size_t kMaxWorkerMessageBytes = 64 << 10;
@@ -58,12 +63,31 @@ struct WorkerLeaving {
   bool operator==(const WorkerLeaving&) const = default;
 };
 
+/// This worker has the state of the job and can be carried into another membership: if others die,
+/// it hears RevokeWorld and NewWorld instead of being stopped. Said when the program has taken
+/// charge of its state, and again in every new membership once its state is that of the others.
+struct WorkerRecovers {
+  std::uint64_t epoch = 0;  // the membership that it is in
+  std::int64_t step = 0;    // steps committed; the same from all of that membership
+
+  bool operator==(const WorkerRecovers&) const = default;
+};
+
+/// These ranks' state is not that of the others: the worker asks that they be replaced.
+struct WorkerRejected {
+  std::vector<int> ranks;
+  std::string reason;  // for people
+
+  bool operator==(const WorkerRejected&) const = default;
+};
+
 // From an agent to a worker.
 
 struct WorkerWelcome {
   int protocol = kNewestWorkerProtocol;  // what both speak from now on
   std::uint64_t epoch = 0;
   std::chrono::milliseconds heartbeat_interval{1000};
+  bool replaces = false;  // the launcher replaces workers in place (version 2)
 
   bool operator==(const WorkerWelcome&) const = default;
 };
@@ -81,6 +105,16 @@ struct StopWorker {
   std::chrono::milliseconds remaining{0};
 
   bool operator==(const StopWorker&) const = default;
+};
+
+/// Ranks are gone: what waits for them is to be given up now. NewWorld follows with this epoch or a
+/// later one; or StopWorker, where the job cannot go on in place.
+struct RevokeWorld {
+  std::uint64_t epoch = 0;  // of the membership that is being formed
+  std::string reason;       // for people
+  std::vector<int> lost_ranks;
+
+  bool operator==(const RevokeWorld&) const = default;
 };
 
 /// The membership changed, and this worker lives on in it.
@@ -104,10 +138,10 @@ struct PingWorker {
   bool operator==(const PingWorker&) const = default;
 };
 
-using MessageFromWorker =
-    std::variant<WorkerHello, WorkerHeartbeat, WorkerLostPeers, WorkerLeaving>;
+using MessageFromWorker = std::variant<WorkerHello, WorkerHeartbeat, WorkerLostPeers, WorkerLeaving,
+                                       WorkerRecovers, WorkerRejected>;
 using MessageToWorker =
-    std::variant<WorkerWelcome, WorkerRefused, StopWorker, NewWorld, PingWorker>;
+    std::variant<WorkerWelcome, WorkerRefused, StopWorker, RevokeWorld, NewWorld, PingWorker>;
 
 /// JSON text; bytes that are not UTF-8 are replaced.
 std::string encode_from_worker(const MessageFromWorker& message);

@@ -164,6 +164,8 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
                       {{"ranks", rank_numbers(lost.ranks)}, {"operation", lost.operation}});
               },
           .on_leaving = [event](int slot) { event("worker_leaving", slot, {}); },
+          .on_recovers = [](int, const WorkerRecovers&) {},
+          .on_rejected = [](int, const WorkerRejected&) {},
           .on_gone = [](int, const std::string&) {},
           .on_refused = [this](const std::string& reason) { note(reason); }};
 }

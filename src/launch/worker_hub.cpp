@@ -59,6 +59,7 @@ struct WorkerHub::Connection {
   bool overflowed = false;
   std::optional<WorkerHello> hello;
   std::optional<SlotPlace> place;  // once welcomed
+  int protocol = 0;                // likewise
 };
 
 WorkerHub::WorkerHub(EventLoop& loop, WorkerHubOptions options, Callbacks callbacks)
@@ -160,8 +161,25 @@ void WorkerHub::take_message(const Handle& connection, const std::string& text) 
   } else if (std::holds_alternative<WorkerLeaving>(message)) {
     state.leaving = true;
     callbacks_.on_leaving(slot);
-  } else {
+  } else if (std::holds_alternative<WorkerHello>(message)) {
     throw InvalidArgument("a second hello");
+  } else {
+    take_recovery_message(*connection, message);
+  }
+}
+
+void WorkerHub::take_recovery_message(const Connection& connection,
+                                      const MessageFromWorker& message) {
+  if (connection.protocol < kFirstRecoveringProtocol) {
+    throw InvalidArgument(
+        concat("a message of a later version than ", connection.protocol, ", which was agreed on"));
+  }
+  const int slot = connection.place->slot;
+  if (const auto* recovers = std::get_if<WorkerRecovers>(&message)) {
+    states_[slot].recovers = *recovers;
+    callbacks_.on_recovers(slot, *recovers);
+  } else if (const auto* rejected = std::get_if<WorkerRejected>(&message)) {
+    callbacks_.on_rejected(slot, *rejected);
   }
 }
 
@@ -224,10 +242,12 @@ void WorkerHub::welcome(const Handle& connection, int protocol) {
   const int slot = connection->place->slot;
   const auto now = EventLoop::Clock::now();
   slots_[slot] = connection;
+  connection->protocol = protocol;
   states_[slot] = {.hello = *connection->hello, .heard = now, .step_since = now, .connected = true};
   send(connection, WorkerWelcome{.protocol = protocol,
                                  .epoch = connection->place->epoch,
-                                 .heartbeat_interval = options_.heartbeat_interval});
+                                 .heartbeat_interval = options_.heartbeat_interval,
+                                 .replaces = options_.replaces});
   callbacks_.on_hello(slot, *connection->hello);
 }
 
@@ -249,6 +269,13 @@ void WorkerHub::stop_all(const std::string& reason, milliseconds remaining) {
   for (const auto& [slot, connection] : slots_) {
     send(connection, StopWorker{.reason = reason, .remaining = remaining});
   }
+}
+
+bool WorkerHub::revoke(int slot, const RevokeWorld& revoke) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end() || found->second->protocol < kFirstRecoveringProtocol) return false;
+  send(found->second, revoke);
+  return true;
 }
 
 bool WorkerHub::announce(int slot, const NewWorld& world) {

@@ -28,6 +28,7 @@ struct WorkerHubOptions {
   std::chrono::milliseconds handshake_timeout{5000};
   std::size_t max_queued_bytes = 1 << 20;  // for one worker
   std::size_t max_connections = 4096;
+  bool replaces = false;  // workers are told that those who die are replaced in place
 };
 
 /// What is known about the worker of a slot that talks. Kept when it goes, until its successor
@@ -38,7 +39,8 @@ struct WorkerState {
   EventLoop::Clock::time_point heard;       // from it at all
   EventLoop::Clock::time_point step_since;  // it reports this step
   bool connected = false;
-  bool leaving = false;  // it said that it ends by itself
+  bool leaving = false;                    // it said that it ends by itself
+  std::optional<WorkerRecovers> recovers;  // the latest
 };
 
 /// The agent's end of the workers' socket. Programs that never connect are none of its business.
@@ -56,6 +58,8 @@ class WorkerHub {
     std::function<void(int slot, const WorkerHeartbeat&)> on_heartbeat;
     std::function<void(int slot, const WorkerLostPeers&)> on_lost_peers;
     std::function<void(int slot)> on_leaving;
+    std::function<void(int slot, const WorkerRecovers&)> on_recovers;
+    std::function<void(int slot, const WorkerRejected&)> on_rejected;
     /// The connection ended; the process may live on.
     std::function<void(int slot, const std::string& reason)> on_gone;
     /// Someone was turned away, for the log.
@@ -73,6 +77,8 @@ class WorkerHub {
   /// These return false if no worker of that slot is connected.
   bool connected(int slot) const { return slots_.contains(slot); }
   bool stop(int slot, const std::string& reason, std::chrono::milliseconds remaining);
+  /// Not to a worker that speaks version 1: false.
+  bool revoke(int slot, const RevokeWorld& revoke);
   bool announce(int slot, const NewWorld& world);
   bool ping(int slot);
 
@@ -92,6 +98,7 @@ class WorkerHub {
   void on_ready(const Handle& connection, std::uint32_t events);
   void read(const Handle& connection);
   void take_message(const Handle& connection, const std::string& text);
+  void take_recovery_message(const Connection& connection, const MessageFromWorker& message);
   void take_first_message(const Handle& connection, const MessageFromWorker& message);
   void try_to_welcome(const Handle& connection);
   void welcome(const Handle& connection, int protocol);

@@ -11,12 +11,17 @@ TEST(WorkerMessages, come_back_as_they_were_sent) {
   const std::vector<MessageFromWorker> from = {
       WorkerHello{.pid = 4711, .rank = 3, .slot = 2, .epoch = 7, .program = "train \"x\"\n"},
       WorkerHeartbeat{.step = -1, .phase = "forward", .age = milliseconds(1500)},
-      WorkerLostPeers{.ranks = {0, 5}, .operation = "all_reduce"}, WorkerLostPeers{},
-      WorkerLeaving{}};
+      WorkerLostPeers{.ranks = {0, 5}, .operation = "all_reduce"},
+      WorkerLostPeers{},
+      WorkerLeaving{},
+      WorkerRecovers{.epoch = 3, .step = 812},
+      WorkerRejected{.ranks = {1}, .reason = "its state differs"}};
   for (const auto& message : from)
     EXPECT_EQ(decode_from_worker(encode_from_worker(message)), message);
   const std::vector<MessageToWorker> to = {
       WorkerWelcome{.epoch = 1, .heartbeat_interval = milliseconds(250)},
+      WorkerWelcome{.protocol = 2, .epoch = 1, .replaces = true},
+      RevokeWorld{.epoch = 4, .reason = "rank 1 died", .lost_ranks = {1}},
       WorkerRefused{.reason = "because"},
       StopWorker{.reason = "SIGTERM", .remaining = milliseconds(30000)},
       NewWorld{.epoch = 2,
@@ -56,6 +61,16 @@ TEST(WorkerMessages, name_the_field_that_is_wrong) {
   }
   EXPECT_NE(complaint(R"({"kind": "lost_peers", "operation": "", "ranks": [-1]})"), "");
   EXPECT_NE(complaint(R"({"kind": "lost_peers", "operation": "", "ranks": 3})"), "");
+}
+
+TEST(WorkerMessages, a_welcome_of_version_1_does_not_replace_workers) {
+  const auto message =
+      decode_to_worker(R"({"kind":"welcome","protocol":1,"epoch":2,"heartbeat_interval_ms":1000})");
+  EXPECT_FALSE(std::get<WorkerWelcome>(message).replaces);
+  EXPECT_THROW(
+      decode_to_worker(
+          R"({"kind":"welcome","protocol":2,"epoch":2,"heartbeat_interval_ms":1,"replaces":1})"),
+      InvalidArgument);
 }
 
 TEST(WorkerMessages, an_endless_time_does_not_overflow_into_the_past) {

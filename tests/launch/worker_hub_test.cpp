@@ -60,6 +60,16 @@ struct Hub {
                               concat("lost ", slot, " ", lost.ranks.at(0), " ", lost.operation));
                         },
                     .on_leaving = [this](int slot) { events.push_back(concat("leaving ", slot)); },
+                    .on_recovers =
+                        [this](int slot, const WorkerRecovers& recovers) {
+                          events.push_back(concat("recovers ", slot, " in ", recovers.epoch, " at ",
+                                                  recovers.step));
+                        },
+                    .on_rejected =
+                        [this](int slot, const WorkerRejected& rejected) {
+                          events.push_back(concat(slot, " rejects ", rejected.ranks.at(0), ": ",
+                                                  rejected.reason));
+                        },
                     .on_gone =
                         [this](int slot, const std::string& why) {
                           events.push_back(concat("gone ", slot, ": ", why));
@@ -324,6 +334,75 @@ TEST(WorkerHub, its_path_may_be_longer_than_a_socket_address) {
   Hub hub(loop, {.socket_path = folder / (std::string(120, 'd') + "/agent")});
   AgentClient client(options_for(hub));
   EXPECT_TRUE(eventually(loop, [&] { return hub.hub->connected(3); })) << client.problem();
+}
+
+TEST(WorkerHub, hears_that_a_worker_can_be_carried_over_and_whose_state_differs) {
+  EventLoop loop;
+  Hub hub(loop, {.replaces = true});
+  AgentClient client(options_for(hub));
+  EXPECT_FALSE(client.replaces_workers());
+  client.report_recovers(2, 812);
+  client.reject({1}, "its hash differs");
+  ASSERT_TRUE(eventually(loop, [&] { return hub.events.size() == 3; }));
+  EXPECT_EQ(hub.events.at(1), "recovers 3 in 2 at 812");
+  EXPECT_EQ(hub.events.at(2), "3 rejects 1: its hash differs");
+  EXPECT_EQ(hub.hub->state(3)->recovers, (WorkerRecovers{.epoch = 2, .step = 812}));
+  EXPECT_TRUE(client.replaces_workers());
+}
+
+TEST(WorkerHub, revokes_a_world_and_announces_the_next) {
+  EventLoop loop;
+  Hub hub(loop);
+  AgentClient client(options_for(hub));
+  std::atomic<int> called = 0;
+  client.on_revoke([&](const RevokeWorld& revoke) { called = static_cast<int>(revoke.epoch); });
+  ASSERT_TRUE(eventually(loop, [&] { return hub.hub->connected(3); }));
+  EXPECT_TRUE(hub.hub->revoke(3, {.epoch = 5, .reason = "rank 1 died", .lost_ranks = {1}}));
+  EXPECT_FALSE(hub.hub->revoke(2, {.epoch = 5}));
+  ASSERT_TRUE(eventually(loop, [&] { return called == 5; }));
+  EXPECT_EQ(client.revoked()->lost_ranks, (std::vector<int>{1}));
+
+  // Who asks later hears it too, until a membership has answered it.
+  int late = 0;
+  client.on_revoke([&](const RevokeWorld&) { ++late; });
+  EXPECT_EQ(late, 1);
+  EXPECT_EQ(client.await_world(5, milliseconds(1)), std::nullopt);
+  hub.hub->announce(3, {.epoch = 5, .world_size = 2, .replaced_slots = {1}});
+  ASSERT_TRUE(eventually(loop, [&] { return client.new_world().has_value(); }));
+  EXPECT_EQ(client.await_world(5, milliseconds(0))->replaced_slots, (std::vector<int>{1}));
+  EXPECT_EQ(client.await_world(6, milliseconds(1)), std::nullopt);
+  client.on_revoke([&](const RevokeWorld&) { ++late; });
+  EXPECT_EQ(late, 1);
+}
+
+TEST(AgentClient, does_not_wait_for_a_world_that_was_revoked_again_or_after_a_stop) {
+  EventLoop loop;
+  Hub hub(loop);
+  AgentClient client(options_for(hub));
+  ASSERT_TRUE(eventually(loop, [&] { return hub.hub->connected(3); }));
+  hub.hub->announce(3, {.epoch = 5});
+  hub.hub->revoke(3, {.epoch = 6});
+  hub.hub->revoke(3, {.epoch = 4});  // late, and of a membership that is over
+  ASSERT_TRUE(eventually(loop, [&] { return client.revoked().has_value(); }));
+  EXPECT_EQ(client.revoked()->epoch, 6u);
+  EXPECT_EQ(client.await_world(5, milliseconds(1)), std::nullopt);
+  hub.hub->stop(3, "it cannot go on", milliseconds(1000));
+  ASSERT_TRUE(eventually(loop, [&] { return client.stop_requested(); }));
+  EXPECT_EQ(client.await_world(5, std::chrono::hours(1)), std::nullopt);
+}
+
+TEST(AgentClient, says_nothing_of_version_2_to_an_agent_of_version_1) {
+  EventLoop loop;
+  Hub hub(loop, {.replaces = true});
+  AgentClient::Options options = options_for(hub);
+  options.hello.newest_protocol = 1;
+  AgentClient client(options);
+  client.report_recovers(2, 1);
+  client.leave();
+  ASSERT_TRUE(eventually(loop, [&] { return hub.events.size() == 2; }));
+  EXPECT_EQ(hub.events.at(1), "leaving 3");
+  EXPECT_FALSE(client.replaces_workers());
+  EXPECT_FALSE(hub.hub->revoke(3, {.epoch = 5}));
 }
 
 TEST(AgentClient, outlives_the_agent_without_disturbing_the_program) {
