@@ -66,7 +66,11 @@ std::size_t Bpe::merge_short(Scratch& scratch) const {
 // The same with a queue of pairs. An entry is a rank and a place; it is out of date when the pair
 // at the place has another rank by now.
 void Bpe::merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const {
-  auto& [ids, ranks, before, after, queue] = scratch;
+  std::vector<std::int32_t>& ids = scratch.ids;
+  std::vector<std::uint32_t>& ranks = scratch.ranks;
+  std::vector<std::uint32_t>& before = scratch.before;
+  std::vector<std::uint32_t>& after = scratch.after;
+  std::vector<std::uint64_t>& queue = scratch.queue;
   const auto count = static_cast<std::uint32_t>(ids.size());
   ranks.assign(count, kNone);
   before.resize(count);

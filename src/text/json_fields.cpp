@@ -13,6 +13,8 @@ json parse_json(const std::string& text, const std::string& file) {
   } catch (const json::parse_error& error) {
     throw InvalidArgument(
         concat("'", file, "' is not JSON: wrong at byte ", error.byte, " of ", text.size()));
+  } catch (const json::out_of_range&) {
+    throw InvalidArgument(concat("'", file, "' has a number that is too large"));
   }
 }
 

@@ -58,6 +58,8 @@ void read_list(std::string_view text, const std::string& path, RecordFields& fie
     throw InvalidArgument(concat("'", path, "': record ", number + 1,
                                  " is not JSON, or the file was cut short: wrong at byte ",
                                  error.byte, " of ", text.size()));
+  } catch (const json::out_of_range&) {
+    throw InvalidArgument(concat(RecordPlace{path, number + 1}.text(), " has a number too large"));
   }
 }
 
@@ -79,6 +81,8 @@ void read_lines(std::string_view text, const std::string& path, RecordFields& fi
       throw InvalidArgument(concat("'", path, "': record ", number, " (line ", line_number,
                                    ") is not JSON: wrong at byte ", error.byte, " of ",
                                    line.size()));
+    } catch (const json::out_of_range&) {
+      throw InvalidArgument(concat(RecordPlace{path, number}.text(), " has a number too large"));
     }
     take(record_of(value, fields, {path, number}));
   }
@@ -86,9 +90,8 @@ void read_lines(std::string_view text, const std::string& path, RecordFields& fi
 
 }  // namespace
 
-void read_json_records(const std::string& path, RecordFields& fields, const TakeRecord& take) {
-  const MappedFile file(path);
-  std::string_view text = file.text();
+void parse_json_records(std::string_view text, const std::string& path, RecordFields& fields,
+                        const TakeRecord& take) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return;
@@ -98,10 +101,15 @@ void read_json_records(const std::string& path, RecordFields& fields, const Take
     read_lines(text, path, fields, take);
   } else {
     throw InvalidArgument(concat("'", path,
-                                 "' is neither a JSON list of records nor an object a "
-                                 "line: it begins with '",
+                                 "' is neither a JSON list of records nor an object a line: it "
+                                 "begins with '",
                                  text[first], "'"));
   }
+}
+
+void read_json_records(const std::string& path, RecordFields& fields, const TakeRecord& take) {
+  const MappedFile file(path);
+  parse_json_records(file.text(), path, fields, take);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/text_records.h"
@@ -52,6 +53,8 @@ class RecordFields {
 void check_not_empty(const TextRecord& record, const RecordPlace& place);
 
 // Readers of one file. Each throws InvalidArgument with the file and the record.
+void parse_json_records(std::string_view text, const std::string& path, RecordFields& fields,
+                        const TakeRecord& take);
 void read_json_records(const std::string& path, RecordFields& fields, const TakeRecord& take);
 void read_plain_text(const std::string& path, TextSourceOptions::Documents documents,
                      const TakeRecord& take);

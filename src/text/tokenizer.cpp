@@ -7,26 +7,20 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 
 #include "core/checksum.h"
 #include "core/durable_file.h"
 #include "lockstep/error.h"
 #include "text/bpe.h"
-#include "text/byte_alphabet.h"
 #include "text/gpt2_scanner.h"
 #include "text/piece_cache.h"
+#include "text/token_table.h"
 #include "text/tokenizer_spec.h"
 
 namespace lockstep {
 namespace {
 
-struct Token {
-  std::string name;
-  std::string bytes;
-  bool known = false;
-  bool special = false;
-};
+constexpr const char* kEndOfText = "<|endoftext|>";
 
 // What one thread needs while it encodes; kept for the next call.
 struct Workspace {
@@ -42,18 +36,35 @@ std::vector<AddedToken> tokens_with(const std::vector<AddedToken>& tokens, bool 
   return found;
 }
 
+// Where the shares begin that threads take one after the other, and the end of the last. Many short
+// texts make a share, so that threads do not fight for the next one.
+std::vector<std::size_t> shares_of(std::span<const std::string_view> texts) {
+  constexpr std::size_t kBytes = 16 << 10;
+  std::vector<std::size_t> begins = {0};
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    bytes += texts[i].size() + 64;
+    if (bytes < kBytes && i + 1 < texts.size()) continue;
+    begins.push_back(i + 1);
+    bytes = 0;
+  }
+  return begins;
+}
+
 }  // namespace
 
 class Tokenizer::Impl {
  public:
   explicit Impl(TokenizerSpec spec)
       : spec_(std::move(spec)),
+        table_(spec_),
         plain_added_(tokens_with(spec_.added, false)),
         normalized_added_(tokens_with(spec_.added, true)),
         splitter_(spec_.stages),
         fast_(splitter_.is_gpt2()),
-        bpe_(make_bpe()) {
-    if (!spec_.end_of_text && ids_.contains("<|endoftext|>")) spec_.end_of_text = "<|endoftext|>";
+        bpe_(table_.make_bpe(spec_)) {
+    if (spec_.ignore_merges) whole_pieces_ = table_.ids_by_bytes(spec_);
+    if (!spec_.end_of_text && table_.id_of(kEndOfText)) spec_.end_of_text = kEndOfText;
   }
 
   void encode(std::string_view text, const EncodeOptions& options, Workspace& work,
@@ -84,12 +95,7 @@ class Tokenizer::Impl {
   }
 
   const TokenizerSpec& spec() const { return spec_; }
-  const std::vector<Token>& tokens() const { return tokens_; }
-
-  std::optional<std::int32_t> id_of(std::string_view name) const {
-    const auto found = ids_.find(name);
-    return found == ids_.end() ? std::nullopt : std::optional(found->second);
-  }
+  const TokenTable& table() const { return table_; }
 
  private:
   template <typename Ordinary>
@@ -154,104 +160,9 @@ class Tokenizer::Impl {
     bpe_.encode(piece, out, work.scratch);
   }
 
-  Token& new_token(const std::string& name, std::int32_t id) {
-    const auto [entry, is_new] = ids_.try_emplace(name, id);
-    if (!is_new && entry->second != id) {
-      throw InvalidArgument(
-          concat("the tokenizer gives '", name, "' two ids: ", entry->second, " and ", id));
-    }
-    Token& token = tokens_[static_cast<std::size_t>(id)];
-    if (token.known && token.name != name) {
-      throw InvalidArgument(
-          concat("the tokenizer gives the id ", id, " to '", token.name, "' and to '", name, "'"));
-    }
-    token.name = name;
-    token.known = true;
-    return token;
-  }
-
-  void fill_tokens() {
-    std::int32_t largest = -1;
-    for (const auto& [name, id] : spec_.vocabulary) largest = std::max(largest, id);
-    for (const AddedToken& token : spec_.added) largest = std::max(largest, token.id);
-    tokens_.resize(static_cast<std::size_t>(largest) + 1);
-    ids_.reserve(tokens_.size());
-    for (const auto& [name, id] : spec_.vocabulary) {
-      new_token(name, id).bytes = bytes_of_name(name).value_or(name);
-    }
-    for (const AddedToken& added : spec_.added) {
-      Token& token = new_token(added.content, added.id);
-      token.bytes = added.content;
-      token.special = added.special;
-    }
-    for (const auto* ids : {&spec_.before, &spec_.after}) {
-      for (const std::int32_t id : *ids) {
-        if (id > largest || !tokens_[static_cast<std::size_t>(id)].known) {
-          throw InvalidArgument(
-              concat("the tokenizer's template adds the token ", id, ", which does not exist"));
-        }
-      }
-    }
-  }
-
-  std::int32_t need_id(const std::string& name, const char* role, std::size_t merge) const {
-    const auto found = ids_.find(name);
-    if (found == ids_.end()) {
-      throw InvalidArgument(concat("the tokenizer's merge ", merge + 1, " has '", name,
-                                   "' for its ", role, ", which is not in the vocabulary"));
-    }
-    return found->second;
-  }
-
-  Bpe make_bpe() {
-    fill_tokens();
-    std::int32_t unknown = -1;
-    if (spec_.unknown) {
-      const auto found = ids_.find(*spec_.unknown);
-      if (found == ids_.end()) {
-        throw InvalidArgument(
-            concat("the tokenizer's unk_token '", *spec_.unknown, "' is not in its vocabulary"));
-      }
-      unknown = found->second;
-    }
-    std::array<std::int32_t, 256> byte_ids{};
-    int missing = 0;
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      const auto found = ids_.find(name_of_bytes(std::string(1, static_cast<char>(byte))));
-      byte_ids[byte] = found == ids_.end() ? unknown : found->second;
-      if (byte_ids[byte] < 0) ++missing;
-    }
-    if (missing > 0) {
-      throw InvalidArgument(
-          concat("the tokenizer's vocabulary lacks ", missing,
-                 " of the 256 single bytes and has no unk_token for them; train it "
-                 "with the byte-level alphabet as its initial alphabet"));
-    }
-    std::vector<Bpe::Merge> merges;
-    merges.reserve(spec_.merges.size());
-    for (std::size_t i = 0; i < spec_.merges.size(); ++i) {
-      const auto& [left, right] = spec_.merges[i];
-      merges.push_back({.left = need_id(left, "left part", i),
-                        .right = need_id(right, "right part", i),
-                        .result = need_id(left + right, "result", i)});
-    }
-    if (spec_.ignore_merges) {
-      for (const auto& [name, id] : spec_.vocabulary) {
-        whole_pieces_.emplace(tokens_[static_cast<std::size_t>(id)].bytes, id);
-      }
-    }
-    return Bpe(byte_ids, merges);
-  }
-
-  struct NameHash : std::hash<std::string_view> {
-    using is_transparent = void;
-  };
-  using Ids = std::unordered_map<std::string, std::int32_t, NameHash, std::equal_to<>>;
-
   TokenizerSpec spec_;
-  std::vector<Token> tokens_;  // by id
-  Ids ids_;                    // by name
-  Ids whole_pieces_;           // by bytes; only with ignore_merges
+  TokenTable table_;
+  IdsByText whole_pieces_;  // filled only with ignore_merges
   AddedTokenFinder plain_added_, normalized_added_;
   Splitter splitter_;
   bool fast_;
@@ -287,17 +198,16 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode_batch(
     throw InvalidArgument(concat("encode_batch: threads is ", options.threads,
                                  "; it cannot be negative (0: one for each core)"));
   }
+  const std::vector<std::size_t> shares = shares_of(texts);
   std::vector<std::vector<std::int32_t>> results(texts.size());
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex failure_mutex;
   const auto work = [&] {
-    constexpr std::size_t kAtATime = 16;  // short texts would fight for `next`
     try {
       std::unique_ptr<Workspace> workspace = impl_->take_workspace();
-      for (std::size_t first = next.fetch_add(kAtATime); first < texts.size();
-           first = next.fetch_add(kAtATime)) {
-        for (std::size_t i = first; i < std::min(first + kAtATime, texts.size()); ++i) {
+      for (std::size_t share = next++; share + 1 < shares.size(); share = next++) {
+        for (std::size_t i = shares[share]; i < shares[share + 1]; ++i) {
           results[i].reserve(texts[i].size() / 3 + 8);
           impl_->encode(texts[i], options.encode, *workspace, results[i]);
           results[i].shrink_to_fit();
@@ -311,7 +221,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode_batch(
   };
   const auto cores = std::max(1U, std::thread::hardware_concurrency());
   const auto wanted = options.threads == 0 ? cores : static_cast<unsigned>(options.threads);
-  const auto threads = std::min<std::size_t>(wanted, (texts.size() + 15) / 16);
+  const auto threads = std::min<std::size_t>(wanted, shares.size() - 1);
   {
     std::vector<std::jthread> others;
     for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
@@ -323,7 +233,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode_batch(
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids,
                               const DecodeOptions& options) const {
-  const std::vector<Token>& tokens = impl_->tokens();
+  const std::vector<Token>& tokens = impl_->table().tokens();
   std::string text;
   text.reserve(ids.size() * 4);
   for (const std::int32_t id : ids) {
@@ -339,21 +249,21 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids,
 }
 
 std::int64_t Tokenizer::size() const {
-  return static_cast<std::int64_t>(impl_->tokens().size());
+  return static_cast<std::int64_t>(impl_->table().tokens().size());
 }
 
 std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
-  return impl_->id_of(token);
+  return impl_->table().id_of(token);
 }
 
 std::string_view Tokenizer::token_of(std::int32_t id) const {
   if (id < 0 || id >= size()) return {};
-  return impl_->tokens()[static_cast<std::size_t>(id)].name;
+  return impl_->table().tokens()[static_cast<std::size_t>(id)].name;
 }
 
 std::optional<std::int32_t> Tokenizer::end_of_text() const {
   const auto& name = impl_->spec().end_of_text;
-  return name ? impl_->id_of(*name) : std::nullopt;
+  return name ? impl_->table().id_of(*name) : std::nullopt;
 }
 
 void Tokenizer::save(const std::string& directory) const {

@@ -42,25 +42,28 @@ def any_characters(rng, count, first, last):
                    for code in codes if not 0xD800 <= code < 0xE000)
 
 
-def characters_at_edges():
+def characters_at_edges(short=False):
     """Code points after a letter, a digit and a sign each, so that their class decides where pieces end.
 
-    All of planes 0 and 1, where nearly all scripts are, and some of the rest.
+    All of planes 0 and 1, where nearly all scripts are, and some of the rest; or a tenth of that.
     """
-    codes = [code for code in [*range(0x20000), *range(0x20000, 0x110000, 97)] if not 0xD800 <= code < 0xE000]
+    codes = [*range(0x20000), *range(0x20000, 0x110000, 97)]
+    if short:
+        codes = [*range(0x700), *range(0x700, 0x110000, 101)]
+    codes = [code for code in codes if not 0xD800 <= code < 0xE000]
     return ["".join(f"a{chr(code)}\n1{chr(code)}\n!{chr(code)}\n" for code in codes[start:start + 0x2000])
             for start in range(0, len(codes), 0x2000)]
 
 
-def mixed(seed=1, code_bytes=3_500_000):
-    """At least 5 MB: English, code, scripts, CJK, emoji, odd white space."""
-    rng = random.Random(seed)
-    texts = source_code(code_bytes)
-    texts += [english(rng, 200) for _ in range(50)]
+def mixed(short=False):
+    """At least 5 MB, or a tenth of that: English, code, scripts, CJK, emoji, odd white space."""
+    rng = random.Random(1)
+    texts = source_code(300_000 if short else 3_500_000)
+    texts += [english(rng, 200) for _ in range(5 if short else 50)]
     for first, last in ((0x20, 0x7f), (0xa0, 0x530), (0x530, 0x1100), (0x1100, 0x3000), (0x3040, 0x9fff),
                         (0xac00, 0xd7a3), (0x10000, 0x11000), (0x1f300, 0x1faff), (0x20, 0x2fa1f)):
-        texts += [any_characters(rng, 8000, first, last) for _ in range(4)]
-    texts += ["".join(rng.choice(EMOJI + SPACES + WORDS) for _ in range(4000)) for _ in range(8)]
+        texts += [any_characters(rng, 800 if short else 8000, first, last) for _ in range(4)]
+    texts += ["".join(rng.choice(EMOJI + SPACES + WORDS) for _ in range(400 if short else 4000)) for _ in range(8)]
     texts += ["\u6211\u4eec\u5728\u8bad\u7ec3\u6a21\u578b\uff0c\u5b83\u5f88\u5c0f\u3002" * 40, "", " ", "\n",
               "a" * 5000, " " * 5000, "'" * 99, "1234567890" * 200]
     return texts

@@ -96,6 +96,7 @@ TEST(TextSource, bad_records_are_named_with_file_and_number) {
   EXPECT_TRUE(has(refused(R"({"instruction": "", "output": ""})"), "is empty"));
   EXPECT_TRUE(has(refused(R"({"instruction": "x", )"), "(line 3) is not JSON"));
   EXPECT_TRUE(has(refused("{\"instruction\": \"\xff\", \"output\": \"\"}"), "is not JSON"));
+  EXPECT_TRUE(has(refused(R"({"instruction": "x", "output": 1e999})"), "a number too large"));
   EXPECT_TRUE(has(refused("17"), "is number and not an object"));
   const std::string list = folder / "a.json";
   write_text(list, concat("[", kAddJson, ", {\"instruction\": \"x\"}]"));
