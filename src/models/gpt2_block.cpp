@@ -21,6 +21,7 @@
 
 #include "lockstep/autocast.h"
 #include "lockstep/error.h"
+#include "models/cpu_functions.h"
 
 namespace lockstep {
 namespace {
@@ -39,7 +40,7 @@ at::Tensor drop(const at::Tensor& x, double probability) {
 at::Tensor activate(const at::Tensor& x, Gpt2Activation activation) {
   switch (activation) {
     case Gpt2Activation::gelu_tanh:
-      return at::gelu(x, "tanh");
+      return can_fuse_gelu(x) ? fused_gelu_tanh(x) : at::gelu(x, "tanh");
     case Gpt2Activation::gelu:
       return at::gelu(x, "none");
     case Gpt2Activation::relu:
@@ -70,10 +71,13 @@ at::Tensor cached_attention(const at::Tensor& query, const at::Tensor& key, cons
 at::Tensor attention(const at::Tensor& x, const BlockWeights& weights, const BlockOptions& options,
                      const CachedAttention* cached) {
   const std::int64_t batch = x.size(0), tokens = x.size(1), width = x.size(2);
+  const at::Tensor qkv = conv1d(x, weights.c_attn);
+  if (cached == nullptr && can_fuse_attention(qkv, options.heads, options.attention_dropout)) {
+    return conv1d(fused_causal_attention(qkv, options.heads, options.attention_scale),
+                  weights.attn_proj);
+  }
   const std::vector<at::Tensor> parts =
-      conv1d(x, weights.c_attn)
-          .view({batch, tokens, 3, options.heads, width / options.heads})
-          .unbind(2);
+      qkv.view({batch, tokens, 3, options.heads, width / options.heads}).unbind(2);
   const at::Tensor query = parts[0].transpose(1, 2);  // [B, heads, T, head size]
   const at::Tensor key = parts[1].transpose(1, 2);
   const at::Tensor value = parts[2].transpose(1, 2);

@@ -1,10 +1,7 @@
 #include "models/softmax_gradient.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
-#include <limits>
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/gather.h>
@@ -12,70 +9,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
+#include "models/vector_loops.h"
+
 namespace lockstep {
 namespace {
-
-// Loops over this many numbers at once are what the compiler makes vector instructions of.
-constexpr std::int64_t kLanes = 16;
-
-// exp(x) for x <= 0 to two units in the last place; NaN stays NaN. Below -87 it is as good as 0.
-inline float exp_of(float x) {
-  constexpr float kLog2E = 1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f;
-  constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRounder = 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
-  x = x < -87.f ? -87.f : x;
-  const float shifted = x * kLog2E + kRounder;
-  const float whole = shifted - kRounder;
-  const float rest = (x - whole * kLn2High) - whole * kLn2Low;
-  float series = 1.9875691500e-4f;
-  series = series * rest + 1.3981999507e-3f;
-  series = series * rest + 8.3334519073e-3f;
-  series = series * rest + 4.1665795894e-2f;
-  series = series * rest + 1.6666665459e-1f;
-  series = series * rest + 5.0000001201e-1f;
-  series = series * rest * rest + rest + 1.f;
-  // 2^whole: the low bits of `shifted` are the whole number itself.
-  const auto power = (std::bit_cast<std::int32_t>(shifted) + 127) << 23;
-  return series * std::bit_cast<float>(power);
-}
-
-float largest(const float* row, std::int64_t count) {
-  std::array<float, kLanes> best;
-  best.fill(-std::numeric_limits<float>::infinity());
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      best[lane] = row[i + lane] > best[lane] ? row[i + lane] : best[lane];
-    }
-  }
-  float result = *std::max_element(best.begin(), best.end());
-  for (; i < count; ++i) result = row[i] > result ? row[i] : result;
-  return result;
-}
-
-// Replaces each x by exp(x - top) and returns their sum.
-double exponentials(float* row, std::int64_t count, float top) {
-  constexpr std::int64_t kFlush = 64;  // sums of so many are exact enough in float
-  double total = 0;
-  std::int64_t i = 0;
-  while (i + kLanes <= count) {
-    std::array<float, kLanes> sums = {};
-    const std::int64_t end = std::min(i + kFlush * kLanes, count - kLanes + 1);
-    for (; i < end; i += kLanes) {
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-        row[i + lane] = exp_of(row[i + lane] - top);
-        sums[lane] += row[i + lane];
-      }
-    }
-    for (const float sum : sums) total += sum;
-  }
-  for (; i < count; ++i) {
-    row[i] = exp_of(row[i] - top);
-    total += row[i];
-  }
-  return total;
-}
 
 void rows_on_cpu(const at::Tensor& logits, const at::Tensor& labels, at::Tensor& losses,
                  const SoftmaxGradientOptions& options) {
@@ -92,7 +29,7 @@ void rows_on_cpu(const at::Tensor& logits, const at::Tensor& labels, at::Tensor&
       loss[r] = static_cast<float>(std::log(sum) + (static_cast<double>(top) - own));
       if (!options.wanted) continue;
       const auto factor = static_cast<float>(1 / sum);
-      for (std::int64_t i = 0; i < options.vocabulary; ++i) row[i] *= factor;
+      scale(row, options.vocabulary, factor);
       row[label[r]] -= 1;
       std::fill(row + options.vocabulary, row + columns, 0.f);
     }

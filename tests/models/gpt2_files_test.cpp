@@ -19,22 +19,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Gpt2Config small() {
+Gpt2Config two_layers() {
   return {.vocab_size = 50, .n_positions = 16, .n_embd = 16, .n_layer = 2, .n_head = 2};
 }
 
-std::string read(const fs::path& path) {
+std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
-void write(const fs::path& path, const std::string& text) {
+void put_text(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-void expect_equal(const Gpt2& a, const Gpt2& b) {
+void expect_same_weights(const Gpt2& a, const Gpt2& b) {
   const auto left = a->named_parameters(), right = b->named_parameters();
   ASSERT_EQ(left.size(), right.size());
   for (const auto& item : left) EXPECT_TRUE(item.value().equal(right[item.key()])) << item.key();
@@ -43,7 +43,7 @@ void expect_equal(const Gpt2& a, const Gpt2& b) {
 // A saved model whose files a test then damages.
 class Gpt2Files : public ::testing::Test {
  protected:
-  Gpt2Files() : model_(small(), Gpt2Options{.seed = 1}) { save_gpt2(model_, path("")); }
+  Gpt2Files() : model_(two_layers(), Gpt2Options{.seed = 1}) { save_gpt2(model_, path("")); }
 
   std::string path(const std::string& name) const { return (folder_.path() / "m" / name).string(); }
 
@@ -80,8 +80,8 @@ class Gpt2Files : public ::testing::Test {
 
 TEST_F(Gpt2Files, come_back_with_the_same_bits_and_shape) {
   const Gpt2 loaded = load_gpt2(path(""));
-  EXPECT_EQ(loaded->config(), small());
-  expect_equal(loaded, model_);
+  EXPECT_EQ(loaded->config(), two_layers());
+  expect_same_weights(loaded, model_);
   EXPECT_TRUE(fs::exists(path("generation_config.json")));
 }
 
@@ -111,12 +111,12 @@ TEST_F(Gpt2Files, shards_and_single_files_replace_each_other) {
   save_gpt2(model_, path(""), {.max_shard_bytes = 4000});
   EXPECT_FALSE(fs::exists(path("model.safetensors")));
   EXPECT_TRUE(fs::exists(path("model.safetensors.index.json")));
-  expect_equal(load_gpt2(path("")), model_);
-  const Gpt2 other(small(), Gpt2Options{.seed = 2});
+  expect_same_weights(load_gpt2(path("")), model_);
+  const Gpt2 other(two_layers(), Gpt2Options{.seed = 2});
   save_gpt2(other, path(""), {.max_shard_bytes = 8000});
-  expect_equal(load_gpt2(path("")), other);
+  expect_same_weights(load_gpt2(path("")), other);
   save_gpt2(model_, path(""));
-  expect_equal(load_gpt2(path("")), model_);
+  expect_same_weights(load_gpt2(path("")), model_);
   int files = 0;
   for (const auto& entry : fs::directory_iterator(path(""))) files += entry.is_regular_file();
   EXPECT_EQ(files, 3);  // nothing of the shards is left
@@ -125,7 +125,7 @@ TEST_F(Gpt2Files, shards_and_single_files_replace_each_other) {
 TEST_F(Gpt2Files, bfloat16_weights_are_written_as_such_and_read_as_float32) {
   model_->to(torch::kBFloat16);
   save_gpt2(model_, path(""));
-  EXPECT_NE(read(path("config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
+  EXPECT_NE(text_of(path("config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
   EXPECT_EQ(load_safetensors(path("model.safetensors")).begin()->second.scalar_type(),
             torch::kBFloat16);
   const Gpt2 loaded = load_gpt2(path(""));
@@ -142,14 +142,14 @@ TEST_F(Gpt2Files, names_without_the_prefix_and_old_masks_are_read) {
     bare["lm_head.weight"] = bare.at("wte.weight").clone();
     tensors = bare;
   });
-  expect_equal(load_gpt2(path("")), model_);
+  expect_same_weights(load_gpt2(path("")), model_);
 }
 
 TEST_F(Gpt2Files, python_files_are_read_whole_and_in_shards) {
   const auto tensors = load_safetensors(path("model.safetensors"));
   fs::remove(path("model.safetensors"));
   save_pt(path("pytorch_model.bin"), tensors);
-  expect_equal(load_gpt2(path("")), model_);
+  expect_same_weights(load_gpt2(path("")), model_);
 
   fs::remove(path("pytorch_model.bin"));
   std::map<std::string, at::Tensor> first, second;
@@ -161,15 +161,15 @@ TEST_F(Gpt2Files, python_files_are_read_whole_and_in_shards) {
   }
   save_pt(path("a.bin"), first);
   save_pt(path("b.bin"), second);
-  write(path("pytorch_model.bin.index.json"), index.dump());
-  expect_equal(load_gpt2(path("")), model_);
+  put_text(path("pytorch_model.bin.index.json"), index.dump());
+  expect_same_weights(load_gpt2(path("")), model_);
 }
 
 TEST_F(Gpt2Files, a_truncated_file_is_refused) {
-  const std::string whole = read(path("model.safetensors"));
-  write(path("model.safetensors"), whole.substr(0, whole.size() - 1000));
+  const std::string whole = text_of(path("model.safetensors"));
+  put_text(path("model.safetensors"), whole.substr(0, whole.size() - 1000));
   expect_refusal({path("model.safetensors")});
-  write(path("model.safetensors"), whole.substr(0, 5));
+  put_text(path("model.safetensors"), whole.substr(0, 5));
   expect_refusal({path("model.safetensors")});
 }
 
@@ -197,9 +197,10 @@ TEST_F(Gpt2Files, a_tensor_under_two_names_is_refused) {
 }
 
 TEST_F(Gpt2Files, an_untied_head_must_be_there) {
-  const std::string config = read(path("config.json"));
-  write(path("config.json"), std::regex_replace(config, std::regex("\"tie_word_embeddings\": true"),
-                                                "\"tie_word_embeddings\": false"));
+  const std::string config = text_of(path("config.json"));
+  put_text(path("config.json"),
+           std::regex_replace(config, std::regex("\"tie_word_embeddings\": true"),
+                              "\"tie_word_embeddings\": false"));
   expect_refusal({path("model.safetensors"), "lacks tensor 'lm_head.weight'"});
 }
 
@@ -215,17 +216,17 @@ TEST_F(Gpt2Files, a_missing_shard_is_named_with_its_index) {
 
 TEST_F(Gpt2Files, an_index_that_leads_elsewhere_is_refused) {
   fs::rename(path("model.safetensors"), path("x.safetensors"));
-  write(path("model.safetensors.index.json"), R"({"weight_map": {"a": "../m/x.safetensors"}})");
+  put_text(path("model.safetensors.index.json"), R"({"weight_map": {"a": "../m/x.safetensors"}})");
   expect_refusal({path("model.safetensors.index.json"), "../m/x.safetensors"});
-  write(path("model.safetensors.index.json"), "{}");
+  put_text(path("model.safetensors.index.json"), "{}");
   expect_refusal({path("model.safetensors.index.json"), "weight_map"});
-  write(path("model.safetensors.index.json"), "{");
+  put_text(path("model.safetensors.index.json"), "{");
   expect_refusal({path("model.safetensors.index.json")});
 }
 
 TEST_F(Gpt2Files, a_python_file_without_weights_is_refused) {
   fs::remove(path("model.safetensors"));
-  write(path("pytorch_model.bin"), "not a zip");
+  put_text(path("pytorch_model.bin"), "not a zip");
   expect_refusal({path("pytorch_model.bin")});
   save_pt(path("pytorch_model.bin"), PyValue("no state_dict"));
   expect_refusal({path("pytorch_model.bin")});
@@ -238,9 +239,9 @@ TEST_F(Gpt2Files, a_folder_without_weights_is_refused) {
 }
 
 TEST_F(Gpt2Files, a_configuration_that_cannot_be_computed_names_file_and_key) {
-  const std::string config = read(path("config.json"));
+  const std::string config = text_of(path("config.json"));
   const auto with = [&](const char* from, const char* to) {
-    write(path("config.json"), std::regex_replace(config, std::regex(from), to));
+    put_text(path("config.json"), std::regex_replace(config, std::regex(from), to));
     const std::string message = refusal();
     EXPECT_NE(message.find(path("config.json")), std::string::npos) << message;
     return message;

@@ -9,8 +9,10 @@
 #include "lockstep/autocast.h"
 #include "lockstep/error.h"
 #include "models/linear_cross_entropy.h"
+#include "tests/models/apart.h"
 
 using namespace lockstep;
+using lockstep::testing::apart;
 
 namespace {
 
@@ -54,11 +56,6 @@ void expect_equal(const std::map<std::string, at::Tensor>& a,
                   const std::map<std::string, at::Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
-}
-
-// Relative to the largest value.
-double apart(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).abs().max() / b.abs().max()).item<double>();
 }
 
 template <typename Function>
