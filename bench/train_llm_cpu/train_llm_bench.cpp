@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include "lockstep/cpu_memory.h"
 #include "lockstep/gpt2.h"
 #include "lockstep/loader.h"
 #include "lockstep/trainer.h"
@@ -69,6 +70,7 @@ void run(const std::vector<std::string>& words) {
   const std::int64_t tokens = number(4), batch = number(5);
   BlockClock clock(number(7), number(8), number(9));
 
+  lockstep::reuse_cpu_memory();
   at::set_num_threads(1);
   lockstep::World world = lockstep::init({.device = "cpu"});
   torch::manual_seed(0);
