@@ -41,7 +41,7 @@ class ReusingAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    constexpr c10::Device device(c10::kCPU);
+    const c10::Device device(c10::kCPU);
     if (bytes == 0) return {nullptr, nullptr, &free_block, device};
     const std::size_t size = block_bytes(bytes);
     void* block = take(size);
