@@ -34,7 +34,8 @@ struct PromptTemplate {
 };
 
 struct TextSourceOptions {
-  // Which files of a data set with splits. Where files name no split, all are "train".
+  // Which files of a data set with splits. Where files name no split, all are "train". Of a path
+  // that has one split only, whichever it is, "train" gives that one.
   std::string split = "train";
 
   enum class Kind {

@@ -52,9 +52,9 @@ Plugin load_plugin() {
     plugin.reason = concat("'", place, "' is of another version");
   }
   if (plugin.reason.empty()) {
-    plugin.reason =
-        "this lockstep was built without Arrow (pip install pyarrow, then configure and build "
-        "again)";
+    plugin.reason = concat("there is no ", places.front(),
+                           " (it is built where pyarrow 26 or newer is installed beside torch; "
+                           "LOCKSTEP_ARROW_PLUGIN can name another place)");
   }
   return plugin;
 }

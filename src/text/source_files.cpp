@@ -78,12 +78,15 @@ nlohmann::json description(const fs::path& path) {
 }
 
 // A folder of Dataset.save_to_disk.
-std::vector<SourceFile> files_of_saved(const fs::path& folder) {
+std::vector<SourceFile> files_of_saved(const fs::path& folder, const std::string& split) {
   const std::string state_file = (folder / "state.json").string();
   const nlohmann::json state = description(state_file);
+  const JsonFields fields(state, state_file, "the file");
+  // Who names the folder and no split means what is in it.
+  const std::string own = fields.string("_split", "train");
+  if (split != own && split != "train") throw_no_split(folder.string(), split, {own});
   std::vector<SourceFile> files;
-  for (const nlohmann::json& entry :
-       JsonFields(state, state_file, "the file").array("_data_files")) {
+  for (const nlohmann::json& entry : fields.array("_data_files")) {
     const std::string name = JsonFields(entry, state_file, "_data_files").string("filename");
     if (!fs::is_regular_file(folder / name)) {
       throw InvalidArgument(
@@ -103,7 +106,7 @@ std::vector<SourceFile> files_of_saved_dict(const fs::path& folder, const std::s
     if (name.is_string()) splits.insert(name.get<std::string>());
   }
   if (!splits.contains(split)) throw_no_split(folder.string(), split, splits);
-  return files_of_saved(folder / split);
+  return files_of_saved(folder / split, split);
 }
 
 struct Candidate {
@@ -169,6 +172,8 @@ std::vector<SourceFile> find_source_files(const std::string& path, const std::st
                                    "' has no known ending; .json, .jsonl, .txt, .parquet "
                                    "and .arrow files can be read"));
     }
+    const std::string own = split_of(fs::path(path).filename()).value_or("train");
+    if (split != own && split != "train") throw_no_split(path, split, {own});
     return {{path, known->format}};
   }
   if (!fs::is_directory(path, ignored)) {
@@ -176,7 +181,7 @@ std::vector<SourceFile> find_source_files(const std::string& path, const std::st
   }
   const fs::path folder = path;
   if (fs::exists(folder / "dataset_dict.json")) return files_of_saved_dict(folder, split);
-  if (fs::exists(folder / "state.json")) return files_of_saved(folder);
+  if (fs::exists(folder / "state.json")) return files_of_saved(folder, split);
   return files_of_folder(folder, split);
 }
 

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <thread>
 
-#include "core/checksum.h"
 #include "core/durable_file.h"
 #include "lockstep/error.h"
 #include "text/bpe.h"
@@ -278,14 +277,7 @@ void Tokenizer::save(const std::string& directory) const {
 }
 
 std::uint64_t Tokenizer::fingerprint() const {
-  TokenizerSpec spec = impl_->spec();
-  spec.json.clear();  // how it is written does not matter
-  std::string text = tokenizer_json_of(spec);
-  for (const auto* ids : {&spec.before, &spec.after}) {
-    for (const std::int32_t id : *ids) text += concat(" ", id);
-    text += ";";
-  }
-  return checksum_of(text);
+  return fingerprint_of(impl_->spec());
 }
 
 }  // namespace lockstep

@@ -22,36 +22,11 @@ Json vocabulary_object(const TokenizerSpec& spec) {
   return Json(std::move(object));
 }
 
-Json pre_tokenizer_stage(const SplitStage& stage) {
-  using Kind = SplitStage::Kind;
-  if (stage.kind == Kind::digits) {
-    return {{"type", "Digits"}, {"individual_digits", stage.each_digit}};
-  }
-  const char* kind = stage.kind == Kind::literal ? "String" : "Regex";
-  return {{"type", "Split"},
-          {"pattern", {{kind, stage.text}}},
-          {"behavior", stage.remove ? "Removed" : "Isolated"},
-          {"invert", stage.invert}};
-}
-
-Json pre_tokenizer(const TokenizerSpec& spec) {
-  Json stages = Json::array();
-  Json byte_level = {{"type", "ByteLevel"},
-                     {"add_prefix_space", false},
-                     {"trim_offsets", true},
-                     {"use_regex", false}};
-  for (const SplitStage& stage : spec.stages) {
-    if (stage.kind == SplitStage::Kind::gpt2) {
-      byte_level["use_regex"] = true;
-    } else if (stage.kind == SplitStage::Kind::prefix_space) {
-      byte_level["add_prefix_space"] = true;
-    } else {
-      stages.push_back(pre_tokenizer_stage(stage));
-    }
-  }
-  stages.push_back(byte_level);
-  if (stages.size() == 1) return byte_level;
-  return {{"type", "Sequence"}, {"pretokenizers", stages}};
+Json byte_level(bool add_prefix_space, bool trim_offsets) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", trim_offsets},
+          {"use_regex", true}};
 }
 
 Json added_tokens(const TokenizerSpec& spec) {
@@ -71,13 +46,10 @@ Json added_tokens(const TokenizerSpec& spec) {
 }  // namespace
 
 std::string tokenizer_json_of(const TokenizerSpec& spec) {
+  // Only a tokenizer.json can say more than what is written here.
   if (!spec.json.empty()) return spec.json;
   Json merges = Json::array();
   for (const auto& [left, right] : spec.merges) merges.push_back({left, right});
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", true},
-                           {"trim_offsets", false},
-                           {"use_regex", true}};
   Json model = {{"type", "BPE"},
                 {"dropout", nullptr},
                 {"unk_token", nullptr},
@@ -94,9 +66,9 @@ std::string tokenizer_json_of(const TokenizerSpec& spec) {
                {"padding", nullptr},
                {"added_tokens", added_tokens(spec)},
                {"normalizer", nullptr},
-               {"pre_tokenizer", pre_tokenizer(spec)},
-               {"post_processor", byte_level},
-               {"decoder", byte_level}};
+               {"pre_tokenizer", byte_level(false, true)},
+               {"post_processor", byte_level(true, false)},
+               {"decoder", byte_level(true, true)}};
   file["model"] = std::move(model);
   return file.dump(1) + "\n";
 }

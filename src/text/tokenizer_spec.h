@@ -54,4 +54,7 @@ std::string tokenizer_config_of(const TokenizerSpec& spec);
 std::string vocabulary_json_of(const TokenizerSpec& spec);
 std::string merges_text_of(const TokenizerSpec& spec);
 
+/// Of everything that decides ids; how files write it does not matter.
+std::uint64_t fingerprint_of(const TokenizerSpec& spec);
+
 }  // namespace lockstep

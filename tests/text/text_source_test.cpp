@@ -137,6 +137,15 @@ TEST(TextSource, a_folder_gives_the_files_of_a_split_in_order) {
                   "has no split 'test'; it has: train, validation"));
 }
 
+TEST(TextSource, a_file_alone_is_its_own_split) {
+  const TemporaryFolder folder;
+  write_text(folder / "test.jsonl", kAddJson);
+  EXPECT_EQ(read(folder / "test.jsonl"), Records{kAdd});
+  EXPECT_EQ(read(folder / "test.jsonl", {.split = "test"}), Records{kAdd});
+  EXPECT_TRUE(has(refusal_of(folder / "test.jsonl", {.split = "validation"}),
+                  "has no split 'validation'; it has: test"));
+}
+
 TEST(TextSource, files_that_name_no_split_are_for_training) {
   const TemporaryFolder folder;
   write_text(folder / "b.txt", "second");

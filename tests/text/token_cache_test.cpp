@@ -1,7 +1,10 @@
 #include "lockstep/token_cache.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <filesystem>
-#include <numeric>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -131,6 +134,26 @@ TEST_F(TokenCacheTest, the_second_time_it_is_found) {
   options_.seq_length = 4;
   tokenizer_ = small_tokenizer(270);
   EXPECT_NE(make(numbered(20)).folder(), before);
+}
+
+TEST_F(TokenCacheTest, several_that_make_it_at_once_all_get_it) {
+  std::vector<std::jthread> makers;
+  std::array<std::string, 4> folders;
+  for (std::string& folder : folders) {
+    makers.emplace_back([this, &folder] {
+      const TokenCache cache = make(numbered(300));
+      EXPECT_EQ(cache.train().documents(), 300);
+      folder = cache.folder();
+    });
+  }
+  makers.clear();
+  for (const std::string& folder : folders) EXPECT_EQ(folder, folders[0]);
+  int entries = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(options_.directory)) {
+    ++entries;
+  }
+  EXPECT_EQ(entries, 1);
 }
 
 TEST_F(TokenCacheTest, a_part_is_set_aside_by_document) {

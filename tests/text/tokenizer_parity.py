@@ -90,6 +90,22 @@ def check_gpt2(job, texts, short):
     job.run("resave", folder, job.folder / "ours")
     again = Tokenizer.from_file(str(job.folder / "ours" / "tokenizer.json"))
     compare("GPT-2 as saved here", job, job.folder / "ours", again, texts[:5])
+    if not short:
+        check_transformers(job, texts)
+
+
+def check_transformers(job, texts):
+    """What is saved here is a tokenizer of `transformers`, which knows the end of a text."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        print("transformers is not installed; its comparison is left out")
+        return
+    theirs = AutoTokenizer.from_pretrained(job.folder / "ours")
+    assert theirs.eos_token == "<|endoftext|>" and len(theirs) == theirs.eos_token_id + 1 == 50257
+    texts = texts[:3] + ["a<|endoftext|>b"]
+    assert job.encode(job.folder / "ours", [text.encode() for text in texts]) == theirs(texts).input_ids
+    print("transformers loads what is saved here")
 
 
 def check_bytes(job, folder):
