@@ -43,10 +43,11 @@ struct KeyValueCache;
 ///     lockstep::Gpt2Loss loss = model->forward(ids, labels);
 ///     (loss.sum / loss.count).backward();
 ///
-/// Parameters have Hugging Face's names without the prefix `transformer.`: "wte.weight",
-/// "h.0.attn.c_attn.weight" (Conv1D's layout, [in, out]), ..., and "lm_head.weight" where the head
-/// is not tied. Weights may be float32 or bfloat16; under Autocast, float32 weights compute in
-/// bfloat16. Sums inside the softmax and the loss are float32 always.
+/// Parameters have Hugging Face's names without the prefix `transformer.`, and its order:
+/// "wte.weight", "wpe.weight", "h.0.ln_1.weight", ..., "h.0.attn.c_attn.weight" (Conv1D's layout,
+/// [in, out]), ..., and "lm_head.weight" at the end where the head is not tied. Weights may be
+/// float32 or bfloat16; under Autocast, float32 weights compute in bfloat16. Sums inside the
+/// softmax and the loss are float32 always.
 ///
 /// Thread rule: as for any module, one thread.
 class Gpt2Impl : public torch::nn::Module {
@@ -71,6 +72,10 @@ class Gpt2Impl : public torch::nn::Module {
   /// Gives the vocabulary another size. New embeddings are the mean of the old ones. Call it before
   /// an optimizer or DistributedDataParallel is made: gradients are dropped.
   void resize_token_embeddings(std::int64_t vocab_size);
+
+  /// Gives all three dropouts of the configuration this probability. Throws InvalidArgument for one
+  /// that is not in [0, 1).
+  void set_dropout(double probability);
 
   const Gpt2Config& config() const { return config_; }
   const Gpt2Options& options() const { return options_; }

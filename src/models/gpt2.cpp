@@ -245,6 +245,13 @@ void Gpt2Impl::resize_token_embeddings(std::int64_t vocab_size) {
   config_ = resized;
 }
 
+void Gpt2Impl::set_dropout(double probability) {
+  Gpt2Config changed = config_;
+  changed.embd_pdrop = changed.attn_pdrop = changed.resid_pdrop = probability;
+  changed.check("Gpt2::set_dropout");
+  config_ = changed;
+}
+
 std::shared_ptr<torch::nn::Module> Gpt2Impl::clone(const std::optional<at::Device>& device) const {
   const at::NoGradGuard no_graph;
   const auto copy = make_uninitialised_gpt2(config_, options_);

@@ -249,6 +249,20 @@ TEST(Gpt2, resizing_keeps_old_embeddings_and_gives_new_ones_their_mean) {
   }
 }
 
+TEST(Gpt2, dropout_can_be_changed_and_acts_in_training_alone) {
+  Gpt2 model(small());
+  const Batch batch = some_batch();
+  const torch::NoGradGuard no_graph;
+  const at::Tensor before = model->forward(batch.ids);
+  model->set_dropout(0.5);
+  EXPECT_EQ(model->config().attn_pdrop, 0.5);
+  EXPECT_FALSE(model->forward(batch.ids).equal(before));
+  model->eval();
+  EXPECT_TRUE(model->forward(batch.ids).allclose(before, 1e-5, 1e-6));
+  EXPECT_THROW(model->set_dropout(1), InvalidArgument);
+  EXPECT_EQ(model->config().embd_pdrop, 0.5);
+}
+
 TEST(Gpt2, a_clone_is_equal_and_apart) {
   Gpt2 model(small(), {.seed = 9});
   const auto copy = std::dynamic_pointer_cast<Gpt2Impl>(model->clone());

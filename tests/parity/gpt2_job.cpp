@@ -27,10 +27,15 @@ void forward(Gpt2 model, const PyValue& in, const std::string& out) {
   const Gpt2Loss loss = model->forward(ids, in.at("labels").to_tensor());
   (loss.sum / loss.count).backward();
   std::map<std::string, at::Tensor> gradients;
-  for (const auto& item : model->named_parameters()) gradients[item.key()] = item.value().grad();
+  PyValue::List names;
+  for (const auto& item : model->named_parameters()) {
+    gradients[item.key()] = item.value().grad();
+    names.items.emplace_back(item.key());
+  }
   const torch::NoGradGuard no_graph;
   save_pt(out, PyValue::dict({{"logits", model->forward(ids)},
                               {"loss", (loss.sum / loss.count).detach()},
+                              {"names", names},
                               {"gradients", gradients}}));
 }
 
