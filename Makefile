@@ -28,15 +28,19 @@ build: ## build the library, the programs and the examples
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build
 
-demo: ## from nothing to a training job on two ranks
+demo: ## from nothing to a small language model, trained on two ranks
 	@tools/stage "demo, all of it" $(MAKE) --no-print-directory demo-stages
 
 demo-stages:
 	$(STAGE) setup tools/setup
-	$(STAGE) build tools/build lockstep_program toy_trainer
-	@rm -f $(BUILD)/demo_snapshot.pt
-	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/toy_trainer \
-	  --snapshot_path $(BUILD)/demo_snapshot.pt
+	$(STAGE) build tools/build lockstep_program train_llm
+	@rm -rf $(BUILD)/demo
+	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/train_llm \
+	  --save-dir $(BUILD) --experiment-name demo --cache-dir $(BUILD)/demo/cache
+	@echo "Ask it: $(BUILD)/bin/train_llm generate --snapshot $(BUILD)/demo --temperature 0" \
+	  "--instruction reverse --input abcd"
+	$(STAGE) ask $(BUILD)/bin/train_llm generate --snapshot $(BUILD)/demo --temperature 0 \
+	  --instruction reverse --input abcd
 
 test: ## build everything and run all tests but the slow ones
 	$(STAGE) setup tools/setup --tests

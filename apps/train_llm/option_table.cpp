@@ -1,0 +1,226 @@
+#include "option_table.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+namespace train_llm {
+namespace {
+
+using O = Options;
+constexpr unsigned kTrain = OptionSpec::kTrain;
+constexpr unsigned kGenerate = OptionSpec::kGenerate;
+constexpr unsigned kExport = OptionSpec::kExport;
+
+// clang-format off
+const auto kOptions = std::to_array<OptionSpec>({
+    {.name = "experiment-name", .letter = 'e', .field = &O::experiment_name, .value = "NAME",
+     .help = "the run directory is SAVE_DIR/NAME", .heading = "What is trained, on what"},
+    {.name = "dataset-name", .letter = 'd', .field = &O::dataset_name, .value = "PATH",
+     .help = "a file or folder of records: JSON, JSONL, text, Parquet, Arrow, a folder of Hugging Face's "
+             "datasets; or a name such as tatsu-lab/alpaca that is in the hub's cache",
+     .shown_default = "the instructions inside the program"},
+    {.name = "dataset-split", .field = &O::dataset_split, .value = "NAME",
+     .help = "which split of a folder that has several"},
+    {.name = "model-name", .letter = 'm', .field = &O::model_name, .value = "DIR",
+     .help = "a GPT-2 directory of Hugging Face's transformers (config.json, weights, tokenizer); or a name "
+             "such as openai-community/gpt2 that is in the hub's cache", .shown_default = "none: --model"},
+    {.name = "model", .field = &O::model, .value = "NAME",
+     .help = "train from scratch: gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or the path of a config.json",
+     .shown_default = "tiny, where there is no --model-name"},
+    {.name = "from-scratch", .field = &O::from_scratch,
+     .help = "with --model-name: its configuration and tokenizer, but new weights"},
+    {.name = "n-layer", .field = &O::n_layer, .value = "N", .help = "blocks, in place of what --model has",
+     .lowest = 0, .highest = 10000, .shown_default = "as configured"},
+    {.name = "n-embd", .field = &O::n_embd, .value = "N", .help = "width, in place of what --model has",
+     .lowest = 0, .highest = 1e6, .shown_default = "as configured"},
+    {.name = "n-head", .field = &O::n_head, .value = "N", .help = "heads, in place of what --model has",
+     .lowest = 0, .highest = 1e5, .shown_default = "as configured"},
+    {.name = "tokenizer", .field = &O::tokenizer, .value = "DIR",
+     .help = "the tokenizer (tokenizer.json, or vocab.json and merges.txt)",
+     .shown_default = "that of --model-name; without one, a new one is made from the data"},
+    {.name = "vocab-size", .field = &O::vocab_size, .value = "N",
+     .help = "entries of a tokenizer that is made from the data", .lowest = 257, .highest = 1'000'000},
+    {.name = "seq-length", .letter = 's', .field = &O::seq_length, .value = "N",
+     .help = "tokens in a block; never more than the model has positions", .lowest = 2, .highest = 1e7},
+    {.name = "loss-on-answers", .field = &O::loss_on_answers,
+     .help = "train on the answers of instructions only"},
+    {.name = "packing", .field = &O::packing, .value = "HOW",
+     .help = "of documents into blocks: cut (one after the other, as the tutorial does), whole (none is cut where a block "
+             "ends), single (a block for each)", .choices = "cut|whole|single"},
+    {.name = "template", .field = &O::prompt_template, .value = "NAME",
+     .help = "how instructions are put: alpaca, or brief (the instruction, the input, a new line)", .choices = "alpaca|brief"},
+    {.name = "dropout", .field = &O::dropout, .value = "P", .help = "in place of the configuration's three",
+     .highest = 0.99, .shown_default = "as configured"},
+    {.name = "eval-fraction", .field = &O::eval_fraction, .value = "F",
+     .help = "the part of the records that is kept for validation", .lowest = 0, .highest = 0.9},
+    {.name = "num-workers", .field = &O::num_workers, .value = "N",
+     .help = "threads that load batches ahead", .lowest = 0, .highest = 256},
+    {.name = "cache-dir", .field = &O::cache_dir, .value = "DIR", .help = "where tokenised data is kept",
+     .shown_default = "$XDG_CACHE_HOME/lockstep or ~/.cache/lockstep"},
+
+    {.name = "num-epochs", .field = &O::num_epochs, .value = "N", .help = "passes over the data",
+     .heading = "How long, how fast", .lowest = 1, .highest = 1e9},
+    {.name = "max-steps", .field = &O::max_steps, .value = "N", .help = "stop after this step",
+     .lowest = 0, .highest = 1e15, .shown_default = "no limit"},
+    {.name = "time-limit", .field = &O::time_limit, .value = "SECONDS",
+     .help = "save and stop after this time; started again, the run goes on", .lowest = 0, .highest = 1e9,
+     .shown_default = "no limit"},
+    {.name = "lr", .field = &O::lr, .value = "RATE", .help = "learning rate of AdamW", .lowest = 0, .highest = 1e6},
+    {.name = "schedule", .field = &O::schedule, .value = "NAME",
+     .help = "of the learning rate: cosine, linear, constant or inverse-sqrt",
+     .choices = "cosine|linear|constant|inverse-sqrt"},
+    {.name = "warmup", .field = &O::warmup, .value = "N", .help = "steps in which the learning rate grows from 0",
+     .lowest = 0, .highest = 1e15},
+    {.name = "schedule-steps", .field = &O::schedule_steps, .value = "N",
+     .help = "steps from the top of a cosine or linear schedule to its bottom, warm-up included; a cosine goes up again "
+             "afterwards, as the tutorial's; 0: the length of the run", .lowest = 0, .highest = 1e15},
+    {.name = "min-lr-factor", .field = &O::min_lr_factor, .value = "F",
+     .help = "the bottom of the cosine, as a part of --lr", .lowest = 0, .highest = 1},
+    {.name = "batch-size", .letter = 'b', .field = &O::batch_size, .value = "N",
+     .help = "blocks per rank and micro-batch", .lowest = 1, .highest = 1e6},
+    {.name = "grad-accum", .field = &O::grad_accum, .value = "N", .help = "micro-batches per step",
+     .lowest = 1, .highest = 1e6},
+    {.name = "grad-clip", .field = &O::grad_clip, .value = "NORM",
+     .help = "clip the gradients to this norm; 0: do not", .lowest = 0, .highest = 1e9},
+    {.name = "weight-decay", .field = &O::weight_decay, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 10},
+    {.name = "decay-matrices-only", .field = &O::decay_matrices_only,
+     .help = "no weight decay for biases and norms"},
+    {.name = "beta1", .field = &O::beta1, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 0.999999},
+    {.name = "beta2", .field = &O::beta2, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 0.999999},
+    {.name = "epsilon", .field = &O::epsilon, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 1},
+    {.name = "dtype", .field = &O::dtype, .value = "TYPE",
+     .help = "bf16: weights and all (the tutorial's way); bf16-autocast: float32 weights, products in bfloat16; "
+             "fp16: the same in float16 with a gradient scaler; fp32", .choices = "bf16|bf16-autocast|fp16|fp32"},
+    {.name = "activation-checkpointing", .field = &O::activation_checkpointing,
+     .help = "compute activations a second time in backward: less memory, a third more time"},
+    {.name = "seed", .field = &O::seed, .value = "N", .help = "of weights, order of the data and dropout; sampling",
+     .lowest = 0, .highest = 9e15, .commands = kTrain | kGenerate},
+
+    {.name = "ranks", .field = &O::ranks, .value = "N",
+     .help = "processes to start; under a launcher they are there already, and it is left out",
+     .heading = "Where it runs", .lowest = 1, .highest = 4096},
+    {.name = "slots", .field = &O::slots, .value = "N",
+     .help = "logical ranks: what the data is dealt to and gradients are added over",
+     .lowest = 0, .highest = 1e6, .shown_default = "as many as ranks at the first start"},
+    {.name = "device", .field = &O::device, .value = "DEVICE", .help = "cpu, cuda or cuda:N",
+     .shown_default = "a GPU per rank where there are any", .commands = kTrain | kGenerate},
+    {.name = "backend", .field = &O::backend, .value = "NAME", .help = "gloo, nccl or cpu:gloo,cuda:nccl",
+     .shown_default = "nccl on a GPU, gloo on the CPU"},
+    {.name = "reduction", .field = &O::reduction, .value = "ORDER",
+     .help = "in which order gradients are added: ordered (by slot, the same bits for any number of ranks), native "
+             "(the backend's), or automatic (ordered on the CPU)", .choices = "automatic|ordered|native"},
+    {.name = "bucket-cap-mb", .field = &O::bucket_cap_mb, .value = "MIB",
+     .help = "gradients that are reduced together", .lowest = 0, .highest = 1e6, .above_lowest = true},
+
+    {.name = "save-dir", .field = &O::save_dir, .value = "DIR", .help = "where run directories are",
+     .heading = "What it leaves behind"},
+    {.name = "log-freq", .field = &O::log_freq, .value = "N", .help = "steps from one report to the next",
+     .lowest = 1, .highest = 1e15},
+    {.name = "ckpt-freq", .field = &O::ckpt_freq, .value = "N", .help = "steps from one snapshot to the next; "
+     "there is always one at the end; 0: only that", .lowest = 0, .highest = 1e15},
+    {.name = "keep-last", .field = &O::keep_last, .value = "N", .help = "snapshots that stay; 0: all",
+     .lowest = 0, .highest = 1e6},
+    {.name = "eval-freq", .field = &O::eval_freq, .value = "N",
+     .help = "steps from one validation to the next; 0: one at the end of each epoch",
+     .lowest = 0, .highest = 1e15},
+    {.name = "resume", .field = &O::resume, .value = "HOW",
+     .help = "auto: go on where the run directory stands; never: refuse to start in one that has a run; "
+             "must: refuse to start anew", .choices = "auto|never|must"},
+    {.name = "flat-checkpoint", .field = &O::flat_checkpoint,
+     .help = "beside each snapshot write the tutorial's files: model.pt, optimizer.pt, lr_scheduler.pt, state.json"},
+    {.name = "flat-prefix", .field = &O::flat_prefix, .value = "TEXT",
+     .help = "of the names in model.pt; empty for a model outside DistributedDataParallel"},
+    {.name = "samples", .field = &O::samples, .value = "N",
+     .help = "held-out instructions whose answers are shown, where the data has any", .lowest = 0, .highest = 1000},
+    {.name = "no-progress", .field = &O::no_progress, .help = "no bar and no progress lines"},
+
+    {.name = "snapshot", .field = &O::snapshot, .value = "DIR",
+     .help = "a run directory, one of its snapshots, or a directory of Hugging Face's transformers",
+     .heading = "What speaks", .shown_default = "outputs/train_llm", .commands = kGenerate | kExport},
+    {.name = "prompt", .field = &O::prompt, .value = "TEXT", .help = "the text to go on from",
+     .commands = kGenerate},
+    {.name = "instruction", .field = &O::instruction, .value = "TEXT",
+     .help = "an instruction in the form that the model was trained on, in place of --prompt",
+     .commands = kGenerate},
+    {.name = "input", .field = &O::input, .value = "TEXT", .help = "what the instruction is applied to",
+     .commands = kGenerate},
+    {.name = "max-new-tokens", .field = &O::max_new_tokens, .value = "N", .help = "where to stop at the latest",
+     .lowest = 1, .highest = 1e6, .commands = kGenerate},
+    {.name = "temperature", .field = &O::temperature, .value = "T",
+     .help = "below 1 likely tokens become likelier; 0 always takes the likeliest",
+     .lowest = 0, .highest = 1000, .commands = kGenerate},
+    {.name = "top-k", .field = &O::top_k, .value = "K", .help = "only the K likeliest tokens; 0: all",
+     .lowest = 0, .highest = 1e9, .commands = kGenerate},
+    {.name = "top-p", .field = &O::top_p, .value = "P",
+     .help = "only the likeliest tokens that together have this probability",
+     .lowest = 0, .highest = 1, .above_lowest = true, .commands = kGenerate},
+    {.name = "num-samples", .field = &O::num_samples, .value = "N", .help = "texts to generate",
+     .lowest = 1, .highest = 10000, .commands = kGenerate},
+});
+// clang-format on
+
+std::string with_dashes(std::string_view name) {
+  std::string text(name);
+  std::ranges::replace(text, '_', '-');
+  return text;
+}
+
+// How many letters must be added, dropped or replaced to make one of the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+bool OptionSpec::is_known_to(Command command) const {
+  switch (command) {
+    case Command::train:
+      return (commands & kTrain) != 0;
+    case Command::generate:
+      return (commands & kGenerate) != 0;
+    case Command::export_model:
+      return (commands & kExport) != 0;
+  }
+  return false;
+}
+
+std::span<const OptionSpec> all_options() {
+  return kOptions;
+}
+
+const OptionSpec* find_option(std::string_view name, Command command) {
+  const std::string wanted = with_dashes(name);
+  for (const OptionSpec& option : kOptions) {
+    if (option.name == wanted && option.is_known_to(command)) return &option;
+  }
+  return nullptr;
+}
+
+std::string nearest_name(std::string_view name, Command command) {
+  const std::string wanted = with_dashes(name);
+  std::string best;
+  std::size_t least = wanted.size() / 3 + 2;  // further away than this it is a guess
+  for (const OptionSpec& option : kOptions) {
+    if (!option.is_known_to(command)) continue;
+    const std::size_t distance = edit_distance(wanted, option.name);
+    if (distance < least) {
+      least = distance;
+      best = option.name;
+    }
+  }
+  return best;
+}
+
+}  // namespace train_llm

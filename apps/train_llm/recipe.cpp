@@ -1,0 +1,55 @@
+#include "recipe.h"
+
+#include "lockstep/error.h"
+
+namespace train_llm {
+
+using lockstep::concat;
+using lockstep::InvalidArgument;
+
+lockstep::AdamWOptions optimizer_options(const Options& options) {
+  return {.lr = options.lr,
+          .betas = {options.beta1, options.beta2},
+          .eps = options.epsilon,
+          .weight_decay = options.weight_decay};
+}
+
+std::vector<lockstep::ParamGroup> parameter_groups(const torch::nn::Module& module,
+                                                   const Options& options) {
+  if (options.decay_matrices_only) return lockstep::decay_groups(module, options.weight_decay);
+  return {lockstep::ParamGroup{.parameters = lockstep::named_parameters(module)}};
+}
+
+lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_t run_steps) {
+  if (options.schedule == "constant") {
+    return lockstep::ConstantSchedule{.warmup_steps = options.warmup};
+  }
+  if (options.schedule == "inverse-sqrt") {
+    return lockstep::InverseSqrtSchedule{.warmup_steps = options.warmup};
+  }
+  const std::int64_t total = options.schedule_steps != 0 ? options.schedule_steps : run_steps;
+  if (options.warmup >= total) {
+    throw InvalidArgument(concat("--warmup is ", options.warmup, ", but the schedule has ", total,
+                                 " steps in all; set --schedule-steps or lower --warmup"));
+  }
+  if (options.schedule == "linear") {
+    return lockstep::LinearSchedule{.warmup_steps = options.warmup, .total_steps = total};
+  }
+  return lockstep::CosineSchedule{
+      .warmup_steps = options.warmup, .total_steps = total, .min_factor = options.min_lr_factor};
+}
+
+lockstep::Precision precision(const Options& options) {
+  if (options.dtype == "bf16") return lockstep::Precision::bf16_weights;
+  if (options.dtype == "bf16-autocast") return lockstep::Precision::bf16_autocast;
+  if (options.dtype == "fp16") return lockstep::Precision::fp16_autocast;
+  return lockstep::Precision::float32;
+}
+
+lockstep::Reduction reduction(const Options& options) {
+  if (options.reduction == "ordered") return lockstep::Reduction::ordered;
+  if (options.reduction == "native") return lockstep::Reduction::native;
+  return lockstep::Reduction::automatic;
+}
+
+}  // namespace train_llm

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/lr_schedule.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/trainer_options.h"
+#include "options.h"
+
+namespace train_llm {
+
+// What the options mean in the library's terms.
+
+lockstep::AdamWOptions optimizer_options(const Options& options);
+
+/// In Python's order: one group, or with --decay-matrices-only two.
+std::vector<lockstep::ParamGroup> parameter_groups(const torch::nn::Module& module,
+                                                   const Options& options);
+
+/// `run_steps`: how many the whole run has, for schedules that end with it.
+lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_t run_steps);
+
+lockstep::Precision precision(const Options& options);
+lockstep::Reduction reduction(const Options& options);
+
+}  // namespace train_llm

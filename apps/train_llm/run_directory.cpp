@@ -1,0 +1,84 @@
+#include "run_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string_view>
+
+#include "command_line.h"
+#include "core/durable_file.h"
+#include "lockstep/error.h"
+
+namespace train_llm {
+namespace {
+
+namespace fs = std::filesystem;
+using lockstep::concat;
+using lockstep::InvalidArgument;
+
+// Options that say how a run is watched or started, not what it computes.
+const std::set<std::string_view> kHarmless = {
+    "ranks",     "num-epochs",      "max-steps",   "time-limit",      "num-workers", "log-freq",
+    "ckpt-freq", "keep-last",       "resume",      "samples",         "no-progress", "save-dir",
+    "cache-dir", "flat-checkpoint", "flat-prefix", "experiment-name", "eval-freq",   "device"};
+
+}  // namespace
+
+RunDirectory RunDirectory::chosen(const Options& options) {
+  return RunDirectory(options.save_dir + "/" + options.experiment_name);
+}
+
+bool RunDirectory::has_model() const {
+  return fs::exists(model_config()) && fs::exists(tokenizer());
+}
+
+bool RunDirectory::has_config() const {
+  return fs::exists(path_ + "/config.json");
+}
+
+std::optional<std::int64_t> RunDirectory::newest_snapshot() const {
+  std::optional<std::int64_t> newest;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(snapshots(), ignored)) {
+    const std::string name = entry.path().filename();
+    constexpr std::string_view kPrefix = "step_";
+    if (!name.starts_with(kPrefix)) continue;
+    std::int64_t step = 0;
+    const char* end = name.data() + name.size();
+    const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    if (error == std::errc() && stopped == end) newest = std::max(newest.value_or(0), step);
+  }
+  return newest;
+}
+
+Options RunDirectory::stored_options() const {
+  return read_stored_options(path_ + "/config.json");
+}
+
+void RunDirectory::write(const Options& options, const lockstep::Gpt2Config& model,
+                         const lockstep::Tokenizer& tokenizer) const {
+  std::error_code problem;
+  fs::create_directories(path_ + "/model", problem);
+  if (problem) {
+    throw lockstep::SystemError(concat("cannot make ", path_, "/model: ", problem.message()));
+  }
+  tokenizer.save(this->tokenizer());
+  lockstep::write_durably(model_config(), model.to_json());
+  lockstep::write_durably(path_ + "/config.json", effective_config(options).dump(2) + "\n");
+}
+
+std::string changed_options(const Options& before, const Options& now) {
+  std::string changes;
+  for (const OptionSpec& option : all_options()) {
+    if (!option.is_known_to(Command::train) || kHarmless.contains(option.name)) continue;
+    const auto then = get_option(before, option), is = get_option(now, option);
+    if (then == is) continue;
+    changes += concat(changes.empty() ? "" : ", ", "--", option.name, " was ", then.dump(),
+                      " and is now ", is.dump());
+  }
+  return changes;
+}
+
+}  // namespace train_llm

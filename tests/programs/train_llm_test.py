@@ -1,0 +1,406 @@
+"""train_llm as a user runs it: ranks, kills, bad files, the tutorial's files, generated text.
+
+train_llm_test.py TRAIN_LLM LOCKSTEP [--all] [unittest's arguments], in a Python that has torch. Without
+--all the cases that take longest are left out.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+
+LOCKSTEP = os.path.abspath(sys.argv.pop(2))
+TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
+ALL = "--all" in sys.argv
+if ALL:
+    sys.argv.remove("--all")
+LIMIT = 120  # seconds for what takes a few; only ever reached by a failure
+# A model and data that are small enough for fifty steps in a second.
+SMALL = ("--model", "tiny", "--n-layer", "1", "--n-embd", "32", "--n-head", "2", "--vocab-size", "300",
+         "-s", "16", "-b", "2", "--dtype", "fp32", "--lr", "1e-3", "--log-freq", "10", "--no-progress",
+         "--num-workers", "0")
+
+
+def write_records(path, count=120):
+    lines = [json.dumps({"instruction": f"Say the number {i}.", "input": "" if i % 3 else f"twice, {i}",
+                         "output": f"The number is {i}."}) for i in range(count)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lockstep_llm_")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith(("PET_", "LOCKSTEP_", "TORCHELASTIC_", "HF_"))}
+        self.environment |= {"OMP_NUM_THREADS": "1", "TMPDIR": folder.name, "HOME": folder.name,
+                             "XDG_CACHE_HOME": folder.name + "/cache", "CUDA_VISIBLE_DEVICES": ""}
+        write_records(self.folder / "data.jsonl")
+
+    def start(self, *arguments, ranks=None):
+        """In a process group of its own, so that all its ranks can be killed."""
+        launcher = [LOCKSTEP, "run", "--quiet", "--nproc-per-node", str(ranks)] if ranks else []
+        return subprocess.Popen([*launcher, TRAIN_LLM, *map(str, arguments)], cwd=self.folder, text=True,
+                                env=self.environment, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                start_new_session=True)
+
+    def run_program(self, *arguments, ranks=None, code=0):
+        """Returns what it printed."""
+        process = self.start(*arguments, ranks=ranks)
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        self.assertEqual(process.returncode, code, out + err)
+        return out, err
+
+    def train(self, name, *arguments, ranks=None, code=0):
+        return self.run_program("-e", name, "-d", "data.jsonl", *SMALL, *arguments, ranks=ranks, code=code)
+
+    def one_line(self, *arguments, ranks=None):
+        """What the program says when it refuses to start."""
+        out, err = self.run_program(*arguments, ranks=ranks, code=2)
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertNotRegex(out, r"(?m)^step \d")
+        return err
+
+    def run_folder(self, name):
+        return self.folder / "outputs" / name
+
+    def files(self, name, step):
+        """Everything that a snapshot holds but for the time that it was made."""
+        folder = self.run_folder(name) / "snapshots" / f"step_{step}"
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
+                if path.name != "manifest.json"}
+
+    def weights(self, name, step):
+        from safetensors.torch import load_file
+        return load_file(self.run_folder(name) / "snapshots" / f"step_{step}" / "model.safetensors")
+
+    def metrics(self, name, rank=0):
+        path = self.run_folder(name) / "metrics" / f"rank_{rank}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class Ranks(Case):
+    def test_two_ranks_have_the_bits_of_one_with_two_slots(self):
+        self.train("two", "--max-steps", "50", ranks=2)
+        self.train("one", "--max-steps", "50", "--slots", "2")
+        self.assertEqual(self.files("two", 50), self.files("one", 50))
+
+    def test_two_ranks_are_twice_the_accumulation_up_to_rounding(self):
+        self.train("two", "--max-steps", "50", ranks=2)
+        self.train("accumulated", "--max-steps", "50", "--grad-accum", "2")
+        two, accumulated = self.weights("two", 50), self.weights("accumulated", 50)
+        for name, tensor in two.items():
+            # The softmax takes no notice of a bias of the keys: its gradient is rounding alone, which
+            # Adam makes as large as any other.
+            counts = torch.ones_like(tensor, dtype=torch.bool)
+            if name.endswith("c_attn.bias"):
+                counts[32:64] = False
+            torch.testing.assert_close(accumulated[name][counts], tensor[counts], rtol=1e-5, atol=1e-5,
+                                       msg=lambda text: f"{name}: {text}")
+        for mine, theirs in zip(self.metrics("two"), self.metrics("accumulated")):
+            self.assertAlmostEqual(mine["loss"] / theirs["loss"], 1, delta=1e-5)
+
+    def test_a_killed_run_goes_on_to_the_same_bits(self):
+        options = ("--max-steps", "60", "--ckpt-freq", "20", "--eval-fraction", "0.1", "--grad-clip", "1",
+                   "--dropout", "0.1")
+        self.train("whole", *options, ranks=2)
+        for kill_at in (20, 40) if ALL else (40,):
+            with self.subTest(kill_at):
+                name = f"killed_{kill_at}"
+                process = self.start("-e", name, "-d", "data.jsonl", *SMALL, *options, ranks=2)
+                deadline = time.monotonic() + LIMIT
+                while not (self.run_folder(name) / "snapshots" / f"step_{kill_at}").exists():
+                    self.assertLess(time.monotonic(), deadline)
+                    if process.poll() is not None:
+                        break
+                    time.sleep(0.001)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate(timeout=LIMIT)
+                self.train(name, *options, ranks=2)
+                self.assertEqual(self.files(name, 60), self.files("whole", 60))
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_a_signal_saves_and_ends_with_75(self):
+        process = self.start("-e", "stopped", "-d", "data.jsonl", *SMALL, "--num-epochs", "1000000", ranks=2)
+        for line in process.stdout:
+            if line.startswith("step 20"):
+                break
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 75, out + err)
+        step = int(os.readlink(self.run_folder("stopped") / "snapshots" / "latest").split("_")[1])
+        out, _ = self.train("stopped", "--max-steps", step + 10, ranks=2)
+        self.assertIn(f"trained 10 steps", out)
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_every_precision_trains(self):
+        for dtype in ("bf16", "bf16-autocast", "fp16"):
+            with self.subTest(dtype):
+                self.train(dtype, "--dtype", dtype, "--max-steps", "10")
+                self.assertLess(self.metrics(dtype)[-1]["loss"], 6)
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_activation_checkpointing_has_the_same_bits(self):
+        self.train("plain", "--max-steps", "20", "--dropout", "0.1")
+        self.train("checkpointed", "--max-steps", "20", "--dropout", "0.1", "--activation-checkpointing")
+        self.assertEqual(self.files("plain", 20), self.files("checkpointed", 20))
+
+
+class RunFolder(Case):
+    def test_it_holds_configuration_metrics_of_every_rank_and_a_model_that_speaks(self):
+        out, _ = self.train("run", "--max-steps", "20", "--eval-fraction", "0.1", ranks=2)
+        config = json.loads((self.run_folder("run") / "config.json").read_text())
+        self.assertEqual(config["slots"], 2)
+        self.assertEqual(config["n-embd"], 32)
+        for rank in (0, 1):
+            lines = [line for line in self.metrics("run", rank) if "loss" in line]
+            self.assertEqual([line["step"] for line in lines], [10, 20])
+            for key in ("lr", "grad_norm", "tok/s", "tok/s_rank", "time/data", "time/forward", "time/backward",
+                        "time/reduce", "time/update", "time/total", "mem/host_gb", "mem/host_peak_gb"):
+                self.assertGreaterEqual(lines[-1][key], 0, key)
+            phases = sum(lines[-1][f"time/{key}"]
+                         for key in ("data", "forward", "backward", "reduce", "update"))
+            self.assertAlmostEqual(phases, lines[-1]["time/total"], 6)
+            self.assertAlmostEqual(lines[-1]["tok/s"], 2 * lines[-1]["tok/s_rank"], 3)
+        self.assertRegex(out, r"step 20/20 \| epoch 1 \| loss \d\.\d+ \| lr [\d.e-]+ \|.* tok/s")
+        self.assertRegex(out, r"validation loss \d\.\d+ \| perplexity \d+\.\d+")
+
+    def test_it_says_which_options_have_changed_and_refuses_on_request(self):
+        self.train("run", "--max-steps", "10")
+        out, _ = self.train("run", "--max-steps", "20", "--weight-decay", "0.5")
+        self.assertIn("not as the run was begun: --weight-decay was 0.01 and is now 0.5", out)
+        err = self.one_line("-e", "run", "-d", "data.jsonl", *SMALL, "--resume", "never")
+        self.assertIn("--resume is never, but outputs/run has a run", err)
+        err = self.one_line("-e", "new", "-d", "data.jsonl", *SMALL, "--resume", "must")
+        self.assertIn("there is nothing to go on from in outputs/new", err)
+
+    def test_generate_and_export_take_the_run_its_snapshots_and_what_was_exported(self):
+        self.train("run", "--max-steps", "20", "--ckpt-freq", "10")
+        prompt = ("generate", "--prompt", "Say", "--max-new-tokens", "12")
+        run = "outputs/run"
+        first, err = self.run_program(*prompt, "--snapshot", run, "--seed", "5")
+        self.assertIn("step 20 of outputs/run", err)
+        self.assertTrue(first.startswith("Say"))
+        self.assertEqual(first, self.run_program(*prompt, "--snapshot", run, "--seed", "5")[0])
+        others = {self.run_program(*prompt, "--snapshot", run, "--seed", seed)[0] for seed in range(6, 9)}
+        self.assertTrue(others - {first})
+        early, err = self.run_program(*prompt, "--snapshot", run + "/snapshots/step_10")
+        self.assertIn("step 10 of outputs/run", err)
+        self.run_program("export", "exported", "--snapshot", run)
+        again, _ = self.run_program(*prompt, "--snapshot", "exported", "--seed", "5")
+        self.assertEqual(first, again)
+        asked, _ = self.run_program("generate", "--instruction", "Say the number 4.", "--snapshot", run,
+                                    "--temperature", "0", "--max-new-tokens", "8")
+        self.assertNotIn("Say the number", asked)
+        try:
+            import transformers
+        except ImportError:
+            return
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "exported")
+        self.assertTrue(torch.equal(model.transformer.wte.weight, self.weights("run", 20)["wte.weight"]))
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_a_configuration_file_does_what_the_command_line_does(self):
+        self.train("words", "--max-steps", "10")
+        config = json.loads((self.run_folder("words") / "config.json").read_text())
+        config["experiment-name"] = "file"
+        (self.folder / "c.json").write_text(json.dumps(config))
+        self.run_program("--config", "c.json")
+        self.assertEqual(self.files("words", 10), self.files("file", 10))
+
+
+class BadFiles(Case):
+    """Each is one line, before training starts."""
+
+    def refused(self, content, name="bad.jsonl", *more):
+        (self.folder / name).write_text(content)
+        return self.one_line("-e", "bad", "-d", name, *SMALL, *more)
+
+    def test_data(self):
+        self.assertRegex(self.refused(""), r"bad\.jsonl")
+        self.assertRegex(self.refused("[]", "bad.json"), r"bad\.json")
+        good = json.dumps({"instruction": "a", "output": "b"})
+        err = self.refused(good + "\n" + json.dumps({"instruction": "a"}) + "\n")
+        self.assertRegex(err, r"bad\.jsonl.*2.*output")
+        self.assertRegex(self.refused(good + "\n{\"instruction\"\n"), r"bad\.jsonl.*2")
+        err = self.refused(good + "\n", "short.jsonl", "-s", "200", "--template", "brief")
+        self.assertRegex(err, r"short\.jsonl has fewer tokens than one block|makes \d blocks")
+        self.assertIn("there is no such file", self.one_line("-d", "./none.jsonl", *SMALL))
+        err = self.one_line("-d", "tatsu-lab/alpaca", *SMALL)
+        self.assertIn("huggingface-cli download --repo-type dataset tatsu-lab/alpaca", err)
+
+    def test_too_few_blocks_for_a_step(self):
+        err = self.one_line("-e", "few", "-d", "data.jsonl", *SMALL, "-b", "100000")
+        self.assertRegex(err, r"the data makes \d+ blocks of 16 tokens; a step needs 100000")
+
+    def test_models(self):
+        self.train("run", "--max-steps", "2")
+        self.run_program("export", "model", "--snapshot", "outputs/run")
+        tune = ("-e", "tuned", "-d", "data.jsonl", "-m", "model", "-s", "16", "--max-steps", "2", "--no-progress",
+                "--dtype", "fp32", "--cache-dir", "cache2")
+        self.run_program(*tune)
+        path = self.folder / "model" / "model.safetensors"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-100])
+        self.assertIn("model.safetensors", self.one_line(*tune))
+        header = json.loads(whole[8:8 + struct.unpack("<Q", whole[:8])[0]])
+        header["transformer.wte.weight"]["shape"].reverse()
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + struct.unpack("<Q", whole[:8])[0]:])
+        self.assertRegex(self.one_line(*tune), "wte.weight")
+        path.write_bytes(whole)
+        # A tokenizer with more entries than the model: the model grows; with fewer than it uses, it
+        # could not have made the data.
+        config = json.loads((self.folder / "model" / "config.json").read_text())
+        err = self.one_line("-m", "openai-community/gpt2", "-d", "data.jsonl")
+        self.assertIn("huggingface-cli download openai-community/gpt2", err)
+        (self.folder / "model" / "config.json").write_text(json.dumps(config | {"n_head": 5}))
+        self.assertIn("n_head", self.one_line(*tune))
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_a_larger_tokenizer_makes_the_model_grow(self):
+        self.train("small", "--max-steps", "2")
+        self.run_program("export", "model", "--snapshot", "outputs/small")
+        self.train("large", "--max-steps", "2", "--vocab-size", "320")
+        self.run_program("-e", "grown", "-d", "data.jsonl", "-m", "model", "--tokenizer", "outputs/large/tokenizer",
+                         "-s", "16", "--max-steps", "2", "--no-progress", "--dtype", "fp32")
+        self.assertEqual(self.weights("grown", 2)["wte.weight"].shape[0],
+                         json.loads((self.run_folder("large") / "model/config.json").read_text())["vocab_size"])
+
+    def test_snapshots(self):
+        self.assertIn("no such directory", self.one_line("generate", "--prompt", "x", "--snapshot", "none"))
+        err = self.one_line("generate", "--prompt", "x", "--snapshot", ".")
+        self.assertIn("neither a run directory", err)
+
+
+class FlatFiles(Case):
+    FLAT = ("--flat-checkpoint", "--max-steps", "30", "--ckpt-freq", "15", "--schedule-steps", "40",
+            "--weight-decay", "0.1")
+
+    def python_objects(self, name):
+        """A model of the same shapes, in the order of transformers', with the tutorial's optimizer."""
+        state = torch.load(self.run_folder(name) / "model.pt", weights_only=True)
+        model = torch.nn.Module()
+        order = ["wte.weight", "wpe.weight"]
+        for part in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"):
+            order += [f"h.0.{part}.weight", f"h.0.{part}.bias"]
+        order += ["ln_f.weight", "ln_f.bias"]
+        parameters = [torch.nn.Parameter(state[f"module.transformer.{name}"].clone()) for name in order]
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=True)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40, eta_min=1e-5)
+        return state, parameters, optimizer, scheduler
+
+    def load(self, name, file):
+        return torch.load(self.run_folder(name) / file, weights_only=True)
+
+    def test_python_loads_them_into_its_own_objects(self):
+        self.train("run", *self.FLAT)
+        state, parameters, optimizer, scheduler = self.python_objects("run")
+        self.assertEqual(len(state), len(parameters) + 1)
+        self.assertTrue(torch.equal(state["module.lm_head.weight"], state["module.transformer.wte.weight"]))
+        optimizer.load_state_dict(self.load("run", "optimizer.pt"))
+        scheduler.load_state_dict(self.load("run", "lr_scheduler.pt"))
+        self.assertEqual(scheduler.last_epoch, 30)
+        self.assertEqual(optimizer.state[parameters[0]]["step"].item(), 30)
+        self.assertEqual(optimizer.state[parameters[3]]["exp_avg"].shape, parameters[3].shape)
+        self.assertAlmostEqual(optimizer.param_groups[0]["lr"], scheduler._get_closed_form_lr()[0], 12)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        scheduler.step()
+        self.assertAlmostEqual(scheduler.get_last_lr()[0], scheduler._get_closed_form_lr()[0], 12)
+        place = json.loads((self.run_folder("run") / "state.json").read_text())
+        self.assertEqual((place["global_step"], place["epoch"] >= 0), (30, True))
+        self.assertLessEqual({"epoch", "global_step", "epoch_step", "running_loss"}, set(place))
+
+    def test_a_run_goes_on_from_them_to_the_same_bits(self):
+        self.train("run", *self.FLAT)
+        self.train("whole", *self.FLAT, "--max-steps", "45")
+        self.rewrite_with_python("run")
+        # As if Python had made them: there is no snapshot.
+        for path in (self.run_folder("run") / "snapshots").iterdir():
+            path.rename(self.folder / path.name)
+        out, err = self.train("run", *self.FLAT, "--max-steps", "45")
+        self.assertIn("begins with step 30", err)
+        for name, tensor in self.weights("whole", 45).items():
+            self.assertTrue(torch.equal(self.weights("run", 45)[name], tensor), name)
+
+    def rewrite_with_python(self, name):
+        """Loads all files into torch's objects, and saves those as the tutorial does."""
+        state, parameters, optimizer, scheduler = self.python_objects(name)
+        optimizer.load_state_dict(self.load(name, "optimizer.pt"))
+        scheduler.load_state_dict(self.load(name, "lr_scheduler.pt"))
+        folder = self.run_folder(name)
+        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+        torch.save(scheduler.state_dict(), folder / "lr_scheduler.pt")
+        torch.save(state, folder / "model.pt")
+
+    def test_what_does_not_belong_together_is_refused(self):
+        self.train("run", *self.FLAT)
+        for path in (self.run_folder("run") / "snapshots").iterdir():
+            path.rename(self.folder / path.name)
+        again = ("-e", "run", "-d", "data.jsonl", *SMALL, *self.FLAT, "--max-steps", "45")
+        self.assertIn("--schedule-steps 40", self.one_line(*again, "--schedule-steps", "50"))
+        state = self.run_folder("run") / "state.json"
+        place = json.loads(state.read_text())
+        state.write_text(json.dumps(place | {"global_step": 31}))
+        self.assertRegex(self.one_line(*again), r"optimizer\.pt: it is of step 30, state\.json of step 31")
+        state.write_text("{}")
+        self.assertRegex(self.one_line(*again), r"state\.json has no number 'epoch'")
+        state.write_text(json.dumps(place))
+        (self.run_folder("run") / "model.pt").write_bytes(b"no zip")
+        self.assertRegex(self.one_line(*again), r"model\.pt")
+
+
+class Embedded(Case):
+    def test_it_trains_on_its_own_instructions_and_is_asked_before_and_after(self):
+        out, _ = self.run_program("--max-steps", "60", "--no-progress", "--log-freq", "20", ranks=2)
+        self.assertRegex(out, r"answered exactly before training: \d+ % of \d+ \(add \d+ %")
+        self.assertRegex(out, r"answered exactly after training: \d+ % of \d+ \(add \d+ %")
+        self.assertGreaterEqual(len(re.findall(r"^  \w+.* -> ", out, re.M)), 6)
+        answers = json.loads((self.run_folder("train_llm") / "answers.json").read_text())
+        self.assertEqual(answers["before"]["all"]["asked"], answers["after"]["all"]["asked"])
+        losses = [line["loss"] for line in self.metrics("train_llm") if "loss" in line]
+        self.assertLess(losses[-1], losses[0])
+
+    @unittest.skipUnless(ALL, "takes long")
+    def test_it_learns_to_answer_held_out_instructions(self):
+        self.run_program("--no-progress", ranks=2)
+        answers = json.loads((self.run_folder("train_llm") / "answers.json").read_text())
+        share = {task: count["right"] / count["asked"] for task, count in answers["after"]["tasks"].items()}
+        count = answers["after"]["all"]
+        self.assertGreater(count["right"] / count["asked"], 0.5, share)
+        self.assertGreaterEqual(sum(value > 0.9 for value in share.values()), 2, share)
+
+
+class CommandLine(Case):
+    def test_help_and_mistakes(self):
+        out, _ = self.run_program("--help")
+        self.assertIn("--experiment-name NAME", out)
+        self.assertIn("there is no option --lrr; did you mean lr?", self.one_line("--lrr", "1"))
+
+    def test_it_starts_its_own_ranks(self):
+        self.train("spawned", "--max-steps", "10", "--ranks", "2")
+        self.train("launched", "--max-steps", "10", ranks=2)
+        self.assertEqual(self.files("spawned", 10), self.files("launched", 10))
+        err = self.one_line("-e", "x", "-d", "./none", *SMALL, "--ranks", "2")
+        self.assertIn("there is no such file", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
