@@ -1,10 +1,11 @@
-// The C++ half of gpt2_parity.py.
+// The C++ half of gpt2_parity.py and of bench/gpt2_curve.
 //
-//   gpt2_job forward MODEL IN.pt OUT.pt      logits, loss and gradients for the file's ids and
-//   labels gpt2_job copy MODEL OUT [BYTES]          loads a directory and saves it, in shards of
-//   BYTES gpt2_job train MODEL IN.pt OUT.pt        AdamW and cosine over the file's batches; the
-//   losses gpt2_job generate MODEL IN.pt OUT.pt     the likeliest continuation of the file's ids
-//   gpt2_job scratch NAME OUT                saves a new model
+//   forward MODEL IN.pt OUT.pt               logits, loss, gradients for the file's ids and labels
+//   copy MODEL OUT [BYTES]                   loads a directory and saves it, in shards of BYTES
+//   train MODEL IN.pt OUT.pt [DEVICE TYPE]   AdamW and cosine over the file's batches; the losses
+//   generate MODEL IN.pt OUT.pt              the likeliest continuation of the file's ids
+//   scratch NAME OUT                         saves a new model
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -39,14 +40,26 @@ void forward(Gpt2 model, const PyValue& in, const std::string& out) {
                               {"gradients", gradients}}));
 }
 
-void train(Gpt2 model, const PyValue& in, const std::string& out) {
+constexpr std::int64_t kNotTimed = 5;  // the first steps
+
+double now() {
+  if (torch::cuda::is_available()) torch::cuda::synchronize();
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(time).count();
+}
+
+void train(Gpt2 model, const PyValue& in, const std::string& out, const std::string& device,
+           const std::string& type) {
   model->train();
-  const at::Tensor& ids = in.at("ids").to_tensor();  // [steps, B, T + 1]
+  model->to(torch::Device(device), type == "bf16" ? torch::kBFloat16 : torch::kFloat);
+  const at::Tensor ids = in.at("ids").to_tensor().to(torch::Device(device));  // [steps, B, T + 1]
   const std::int64_t steps = ids.size(0), tokens = ids.size(2) - 1;
   AdamW optimizer(named_parameters(*model), {.lr = in.at("lr").to_double(), .weight_decay = 0.1});
   const LRSchedule schedule(CosineSchedule{.warmup_steps = 10, .total_steps = steps});
-  at::Tensor losses = torch::empty({steps});
+  at::Tensor losses = torch::empty({steps}, ids.options().dtype(torch::kFloat));
+  double start = 0;
   for (std::int64_t step = 0; step < steps; ++step) {
+    if (step == kNotTimed) start = now();
     schedule.apply(optimizer, step);
     const at::Tensor batch = ids[step];
     const Gpt2Loss loss =
@@ -57,7 +70,8 @@ void train(Gpt2 model, const PyValue& in, const std::string& out) {
     optimizer.zero_grad();
     losses[step] = mean.detach();
   }
-  save_pt(out, PyValue::dict({{"losses", losses}}));
+  const double seconds = (now() - start) / static_cast<double>(steps - kNotTimed);
+  save_pt(out, PyValue::dict({{"losses", losses.cpu()}, {"seconds", seconds}}));
 }
 
 void continue_text(Gpt2 model, const PyValue& in, const std::string& out) {
@@ -92,7 +106,10 @@ int main(int argc, char** argv) try {
     const Gpt2 model = load_gpt2(words.at(1));
     const PyValue in = load_pt(words.at(2));
     if (command == "forward") forward(model, in, words.at(3));
-    if (command == "train") train(model, in, words.at(3));
+    if (command == "train") {
+      const bool placed = words.size() > 5;
+      train(model, in, words.at(3), placed ? words[4] : "cpu", placed ? words[5] : "fp32");
+    }
     if (command == "generate") continue_text(model, in, words.at(3));
   }
   return 0;
