@@ -142,6 +142,15 @@ void Gpt2Impl::check_ids(const at::Tensor& ids, std::int64_t past) const {
     throw InvalidArgument(concat("Gpt2: ids are ", ids.scalar_type(), " of shape ", ids.sizes(),
                                  "; they must be Long of shape [batch, tokens]"));
   }
+  // A device would stop at such a token by itself, with less to say, and must not be waited for.
+  if (ids.is_cpu() && ids.numel() > 0) {
+    const auto [smallest, largest] = ids.aminmax();
+    const std::int64_t low = smallest.item<std::int64_t>(), high = largest.item<std::int64_t>();
+    if (low < 0 || high >= config_.vocab_size) {
+      throw InvalidArgument(concat("Gpt2: token ", low < 0 ? low : high,
+                                   " is not in the vocabulary, which has ", config_.vocab_size));
+    }
+  }
   if (past + ids.size(1) > config_.n_positions) {
     throw InvalidArgument(concat("Gpt2: a sequence has ", past + ids.size(1),
                                  " tokens; the model's n_positions is ", config_.n_positions));

@@ -98,6 +98,17 @@ class Pass {
   at::Tensor weight_gradient_;
 };
 
+// The loops on the CPU read and write where a label points. A device checks by itself.
+void check_labels(const at::Tensor& labels, std::int64_t vocabulary) {
+  if (!labels.is_cpu() || labels.numel() == 0) return;
+  const std::int64_t low = labels.min().item<std::int64_t>();
+  const std::int64_t high = labels.max().item<std::int64_t>();
+  if (low < 0 || high >= vocabulary) {
+    throw InvalidArgument(concat("label ", low < 0 ? low : high,
+                                 " is not in the vocabulary, which has ", vocabulary));
+  }
+}
+
 struct Fused : torch::autograd::Function<Fused> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& labels,
@@ -109,6 +120,7 @@ struct Fused : torch::autograd::Function<Fused> {
         .hidden = (all ? hidden : hidden.index_select(0, *rows)).to(type).contiguous(),
         .labels = all ? labels : labels.index_select(0, *rows)};
     const std::int64_t vocabulary = weight.size(0);
+    check_labels(chosen.labels, vocabulary);
     const std::int64_t padding = std::max<std::int64_t>(options.padded_columns - vocabulary, 0);
     at::Tensor used = weight.to(type);
     if (padding > 0) used = at::constant_pad_nd(used, {0, 0, 0, padding});

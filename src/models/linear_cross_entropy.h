@@ -26,7 +26,8 @@ struct LinearCrossEntropy {
 /// The cross entropy of softmax(hidden * weight^T) against labels, for hidden [N, E], weight [V, E]
 /// and labels [N]. The whole of the logits never exists: rows go through in chunks, and where
 /// gradients will be wanted they are computed in the same pass, while the chunk is in the cache.
-/// So one backward is possible; a second throws Error.
+/// So one backward is possible; a second throws Error. Throws InvalidArgument for a label that is
+/// neither ignored nor a row of `weight`.
 LinearCrossEntropy linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                         const at::Tensor& labels,
                                         const LinearCrossEntropyOptions& options = {});

@@ -284,6 +284,16 @@ TEST(Gpt2, what_cannot_work_is_said_with_its_value) {
   EXPECT_THROW(model->forward(torch::zeros({1, 4})), InvalidArgument);
   EXPECT_THROW(model->forward(torch::zeros({1, 4}, torch::kLong), torch::zeros({4}, torch::kLong)),
                InvalidArgument);
+  EXPECT_EQ(message_of([&] {
+              model->forward(torch::full({1, 4}, 101, torch::kLong));
+            }),
+            "Gpt2: token 101 is not in the vocabulary, which has 101");
+  EXPECT_THROW(model->forward(torch::full({1, 4}, -1, torch::kLong)), InvalidArgument);
+  for (const std::int64_t label : {101, -1, -99}) {
+    EXPECT_THROW(model->forward(torch::zeros({1, 4}, torch::kLong),
+                                torch::full({1, 4}, label, torch::kLong)),
+                 InvalidArgument);
+  }
   Gpt2Config config = small();
   config.n_head = 5;
   EXPECT_EQ(message_of([&] { Gpt2{config}; }),
