@@ -28,6 +28,10 @@ Bpe::Bpe(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>
     slots_[place] = {pair, static_cast<std::uint32_t>(results_.size())};
     results_.push_back(merge.result);
   }
+  byte_pair_ranks_.reserve(byte_ids_.size() * byte_ids_.size());
+  for (const std::int32_t left : byte_ids_) {
+    for (const std::int32_t right : byte_ids_) byte_pair_ranks_.push_back(rank_of(left, right));
+  }
 }
 
 std::uint32_t Bpe::rank_of(std::int32_t left, std::int32_t right) const {
@@ -40,19 +44,32 @@ std::uint32_t Bpe::rank_of(std::int32_t left, std::int32_t right) const {
   return kNone;
 }
 
+// Fills scratch.ids with the tokens of the bytes, and scratch.ranks with those of their pairs.
+void Bpe::start(std::string_view piece, Scratch& scratch) const {
+  scratch.ids.resize(piece.size());
+  scratch.ranks.resize(piece.size());
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(piece[i]);
+    scratch.ids[i] = byte_ids_[byte];
+    if (i > 0) {
+      const auto before = static_cast<unsigned char>(piece[i - 1]);
+      scratch.ranks[i - 1] = byte_pair_ranks_[before << 8 | byte];
+    }
+  }
+  scratch.ranks.back() = kNone;
+}
+
 // Merges scratch.ids in place; returns how many are left.
 std::size_t Bpe::merge_short(Scratch& scratch) const {
   auto* const ids = scratch.ids.data();
-  std::size_t count = scratch.ids.size();
-  scratch.ranks.resize(count);
   auto* const ranks = scratch.ranks.data();
-  for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(ids[i], ids[i + 1]);
+  std::size_t count = scratch.ids.size();
   while (count > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < count; ++i) {
-      if (ranks[i] < ranks[best]) best = i;
-    }
-    if (ranks[best] == kNone) break;
+    // Two loops that the compiler makes vector instructions of, instead of one that it does not.
+    std::uint32_t lowest = kNone;
+    for (std::size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, ranks[i]);
+    if (lowest == kNone) break;
+    const auto best = static_cast<std::size_t>(std::find(ranks, ranks + count, lowest) - ranks);
     ids[best] = results_[ranks[best]];
     std::copy(ids + best + 2, ids + count, ids + best + 1);
     if (best + 2 < count) std::copy(ranks + best + 2, ranks + count - 1, ranks + best + 1);
@@ -72,7 +89,6 @@ void Bpe::merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const {
   std::vector<std::uint32_t>& after = scratch.after;
   std::vector<std::uint64_t>& queue = scratch.queue;
   const auto count = static_cast<std::uint32_t>(ids.size());
-  ranks.assign(count, kNone);
   before.resize(count);
   after.resize(count);
   queue.clear();
@@ -82,7 +98,6 @@ void Bpe::merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const {
   for (std::uint32_t i = 0; i < count; ++i) {
     before[i] = i == 0 ? kNone : i - 1;
     after[i] = i + 1 == count ? kNone : i + 1;
-    if (after[i] != kNone) ranks[i] = rank_of(ids[i], ids[i + 1]);
     if (ranks[i] != kNone) queue.push_back(entry(ranks[i], i));
   }
   std::make_heap(queue.begin(), queue.end(), std::greater<>());
@@ -110,12 +125,8 @@ void Bpe::merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const {
 }
 
 void Bpe::encode(std::string_view piece, std::vector<std::int32_t>& out, Scratch& scratch) const {
-  scratch.ids.clear();
-  for (const char byte : piece) {
-    const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
-    if (id >= 0) scratch.ids.push_back(id);
-  }
-  if (scratch.ids.empty()) return;
+  if (piece.empty()) return;
+  start(piece, scratch);
   if (scratch.ids.size() > kLongestScanned) {
     merge_long(scratch, out);
     return;

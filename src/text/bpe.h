@@ -18,8 +18,7 @@ class Bpe {
     std::int32_t result = 0;
   };
 
-  /// `merges` in the order in which they were learnt. `byte_ids` has the token of each byte, -1 for
-  /// one that is left out of what encode() gives.
+  /// `merges` in the order in which they were learnt; `byte_ids` has the token of each byte.
   Bpe(const std::array<std::int32_t, 256>& byte_ids, const std::vector<Merge>& merges);
 
   /// Memory that calls of one thread share.
@@ -48,13 +47,15 @@ class Bpe {
     return static_cast<std::size_t>((pair * 0x9e3779b97f4a7c15) >> shift_);
   }
   std::uint32_t rank_of(std::int32_t left, std::int32_t right) const;
+  void start(std::string_view piece, Scratch& scratch) const;
   std::size_t merge_short(Scratch& scratch) const;
   void merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const;
 
   std::array<std::int32_t, 256> byte_ids_;
   std::vector<Slot> slots_;  // open addressing; at most half of them are taken
   int shift_ = 0;
-  std::vector<std::int32_t> results_;  // by rank
+  std::vector<std::int32_t> results_;           // by rank
+  std::vector<std::uint32_t> byte_pair_ranks_;  // by two bytes; half of all questions are for these
 };
 
 }  // namespace lockstep
