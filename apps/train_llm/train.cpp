@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <utility>
-
-#include <c10/util/Exception.h>
 
 #include "core/durable_file.h"
 #include "corpus.h"
@@ -331,23 +330,29 @@ std::string what_to_lower(const Options& options) {
   return advice;
 }
 
+// Each device and allocator has an error of its own for it, some without a type.
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  const std::string text = lockstep::first_line(error.what());
+  return text.find("out of memory") != std::string::npos ||
+         text.find("not enough memory") != std::string::npos ||
+         text.find("can't allocate memory") != std::string::npos;
+}
+
 }  // namespace
 
 int train(const Invocation& invocation) {
-  const Options& options = invocation.options;
   try {
     return Run(invocation).train();
   } catch (const SaidElsewhere&) {
     return kBadArguments;
-  } catch (const c10::OutOfMemoryError& error) {
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    const Options& options = invocation.options;
     throw lockstep::Error(concat("out of memory with --batch-size ", options.batch_size,
-                                 " and --seq-length ", options.seq_length,
-                                 "; lower it: ", what_to_lower(options), " (",
-                                 lockstep::first_line(error.what()), ")"));
-  } catch (const std::bad_alloc&) {
-    throw lockstep::Error(concat("out of memory with --batch-size ", options.batch_size,
-                                 " and --seq-length ", options.seq_length,
-                                 "; lower it: ", what_to_lower(options)));
+                                 " and --seq-length ", options.seq_length, "; try ",
+                                 what_to_lower(options), " (", lockstep::first_line(error.what()),
+                                 ")"));
   }
 }
 

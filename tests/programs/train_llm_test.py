@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -222,6 +223,22 @@ class RunFolder(Case):
         (self.folder / "c.json").write_text(json.dumps(config))
         self.run_program("--config", "c.json")
         self.assertEqual(self.files("words", 10), self.files("file", 10))
+
+
+class Memory(Case):
+    @unittest.skipUnless(ALL and torch.version.cuda is None, "takes long; CUDA's libraries take all addresses")
+    def test_running_out_of_it_says_what_to_lower(self):
+        write_records(self.folder / "data.jsonl", 4000)
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (5 << 29, 5 << 29))
+        done = subprocess.run([TRAIN_LLM, "-d", "data.jsonl", *SMALL, "--n-layer", "4", "--n-embd", "128",
+                               "-s", "256", "-b", "256", "--max-steps", "1"], cwd=self.folder,
+                              env=self.environment, preexec_fn=limit, capture_output=True, text=True,
+                              timeout=LIMIT)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn("out of memory with --batch-size 256 and --seq-length 256; try --batch-size 128 with "
+                      "--grad-accum 2 (the same steps), --activation-checkpointing", done.stderr)
 
 
 class BadFiles(Case):
