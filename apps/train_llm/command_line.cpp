@@ -36,7 +36,7 @@ const Values& embedded_defaults() {
                                 {"vocab-size", 320},
                                 {"batch-size", 16},
                                 {"num-epochs", 1000},
-                                {"max-steps", 2400},
+                                {"max-steps", 3200},
                                 {"lr", 2e-3},
                                 {"schedule-steps", 0},
                                 {"warmup", 50},
@@ -45,10 +45,10 @@ const Values& embedded_defaults() {
                                 {"decay-matrices-only", true},
                                 {"beta2", 0.95},
                                 {"grad-clip", 1.0},
-                                {"log-freq", 100},
-                                {"ckpt-freq", 500},
+                                {"log-freq", 200},
+                                {"ckpt-freq", 800},
                                 {"eval-fraction", 0.02},
-                                {"eval-freq", 500}};
+                                {"eval-freq", 800}};
   return values;
 }
 

@@ -57,6 +57,26 @@ Options RunDirectory::stored_options() const {
   return read_stored_options(path_ + "/config.json");
 }
 
+void RunDirectory::check_same(const lockstep::Gpt2Config& model,
+                              const lockstep::Tokenizer& tokenizer) const {
+  if (!has_model()) return;
+  const auto refuse = [this](const char* what, std::int64_t there, std::int64_t here) {
+    throw InvalidArgument(concat("the run in ", path_, " has another ", what, there, " there, ",
+                                 here, " here); name another --experiment-name"));
+  };
+  const auto theirs = lockstep::Tokenizer::load(this->tokenizer());
+  if (theirs.fingerprint() != tokenizer.fingerprint()) {
+    refuse("tokenizer (entries: ", theirs.size(), tokenizer.size());
+  }
+  auto stored = lockstep::Gpt2Config::from_file(model_config());
+  stored.embd_pdrop = model.embd_pdrop;
+  stored.attn_pdrop = model.attn_pdrop;
+  stored.resid_pdrop = model.resid_pdrop;
+  if (!(stored == model)) {
+    refuse("model (parameters: ", stored.parameter_count(), model.parameter_count());
+  }
+}
+
 void RunDirectory::write(const Options& options, const lockstep::Gpt2Config& model,
                          const lockstep::Tokenizer& tokenizer) const {
   std::error_code problem;

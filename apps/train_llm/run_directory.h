@@ -33,6 +33,10 @@ class RunDirectory {
   /// InvalidArgument for a file that this program has not written.
   Options stored_options() const;
 
+  /// Throws InvalidArgument when the run that is here has another model or tokenizer: its weights
+  /// would mean something else. Dropout may differ.
+  void check_same(const lockstep::Gpt2Config& model, const lockstep::Tokenizer& tokenizer) const;
+
   /// Throws SystemError.
   void write(const Options& options, const lockstep::Gpt2Config& model,
              const lockstep::Tokenizer& tokenizer) const;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -71,6 +72,15 @@ class Run {
   std::optional<Corpus> corpus_;
   Gpt2 model_{nullptr};
   nlohmann::json answers_;
+};
+
+class AtStart : public lockstep::Callback {
+ public:
+  explicit AtStart(std::function<void()> call) : call_(std::move(call)) {}
+  void on_start(std::int64_t) override { call_(); }
+
+ private:
+  std::function<void()> call_;
 };
 
 World make_world(const Options& options) {
@@ -152,12 +162,11 @@ void Run::prepare() {
                                    .reports = is_main()});
   model_ = make_model(options_, corpus_->tokenizer);
   check_vocabulary();
-  if (!is_main()) return;
-  if (directory_.has_config() && goes_on_) {
-    const std::string changes = changed_options(directory_.stored_options(), options_);
-    if (!changes.empty()) say("not as the run was begun: " + changes);
-  }
-  directory_.write(options_, model_->config(), corpus_->tokenizer);
+  if (!goes_on_ || !is_main()) return;
+  directory_.check_same(model_->config(), corpus_->tokenizer);
+  if (!directory_.has_config()) return;
+  const std::string changes = changed_options(directory_.stored_options(), options_);
+  if (!changes.empty()) say("not as the run was begun: " + changes);
 }
 
 void Run::check_vocabulary() const {
@@ -199,7 +208,7 @@ std::int64_t Run::run_steps() const {
 
 lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   lockstep::TrainerOptions training;
-  training.epochs = options_.num_epochs;
+  if (options_.max_steps == 0) training.epochs = options_.num_epochs;
   training.steps = steps;
   if (options_.time_limit > 0) {
     training.time_limit =
@@ -253,6 +262,11 @@ void Run::add_callbacks(lockstep::TrainerOptions& training, const Data& data, st
   // In float32 the products run at another speed.
   if (options_.dtype != "fp32") logging.peak_flops = peak_flops(device_name(world_.device()));
   training.callbacks.push_back(std::make_shared<StepLog>(world_, data, logging));
+  // Not before the Trainer has accepted what it finds there.
+  if (is_main()) {
+    training.callbacks.push_back(std::make_shared<AtStart>(
+        [this] { directory_.write(options_, model_->config(), corpus_->tokenizer); }));
+  }
   if (options_.flat_checkpoint && is_main()) {
     training.callbacks.push_back(
         std::make_shared<FlatCheckpoint>(directory_, flat_format(training.schedule)));

@@ -86,6 +86,11 @@ class Case(unittest.TestCase):
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
                 if path.name != "manifest.json"}
 
+    def all_files(self, name):
+        """Of a run; the lock says who came last."""
+        return {path: path.read_bytes() for path in self.run_folder(name).rglob("*")
+                if path.is_file() and "lock" not in path.name}
+
     def weights(self, name, step):
         from safetensors.torch import load_file
         return load_file(self.run_folder(name) / "snapshots" / f"step_{step}" / "model.safetensors")
@@ -185,6 +190,17 @@ class RunFolder(Case):
         self.train("run", "--max-steps", "10")
         out, _ = self.train("run", "--max-steps", "20", "--weight-decay", "0.5")
         self.assertIn("not as the run was begun: --weight-decay was 0.01 and is now 0.5", out)
+        before = self.all_files("run")
+        again = ("-e", "run", "-d", "data.jsonl", *SMALL, "--max-steps", "30")
+        self.assertRegex(self.one_line(*again, "--n-layer", "2"), r"outputs/run has another model \(parameters: ")
+        tokenizer = ("--vocab-size", "310", "--resume", "never", "--max-steps", "1", "-e", "other")
+        self.train("other", *tokenizer)
+        err = self.one_line(*again, "--tokenizer", "outputs/other/tokenizer")
+        self.assertRegex(err, r"outputs/run has another tokenizer \(entries: 300 there, 310 here\)")
+        self.assertIn("the loader is not that of the run", self.one_line(*again, "-b", "3"))
+        after = self.all_files("run")
+        self.assertEqual(before.keys(), after.keys())
+        self.assertEqual([path for path in before if before[path] != after[path]], [])
         err = self.one_line("-e", "run", "-d", "data.jsonl", *SMALL, "--resume", "never")
         self.assertIn("--resume is never, but outputs/run has a run", err)
         err = self.one_line("-e", "new", "-d", "data.jsonl", *SMALL, "--resume", "must")
@@ -280,9 +296,12 @@ class BadFiles(Case):
         text = json.dumps(header).encode()
         path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + struct.unpack("<Q", whole[:8])[0]:])
         self.assertRegex(self.one_line(*tune), "wte.weight")
+        path.rename(path.with_name("model-00001-of-00002.safetensors"))
+        index = {"metadata": {}, "weight_map": {name: "model-00002-of-00002.safetensors" for name in header}}
+        (self.folder / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+        self.assertIn("model-00002-of-00002.safetensors", self.one_line(*tune))
+        (self.folder / "model" / "model.safetensors.index.json").unlink()
         path.write_bytes(whole)
-        # A tokenizer with more entries than the model: the model grows; with fewer than it uses, it
-        # could not have made the data.
         config = json.loads((self.folder / "model" / "config.json").read_text())
         err = self.one_line("-m", "openai-community/gpt2", "-d", "data.jsonl")
         self.assertIn("huggingface-cli download openai-community/gpt2", err)
