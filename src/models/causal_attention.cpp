@@ -27,6 +27,9 @@ class Head {
     scores_.resize(static_cast<std::size_t>(kRows * columns_));
   }
 
+  /// Random numbers depend on the head, the query and the key alone.
+  void begin(std::int64_t index) { index_ = index; }
+
   void forward(const float* qkv, float* out, float* lse) {
     const std::int64_t stride = 3 * shape_.width();
     transpose(qkv + shape_.width(), shape_.scale, keys_);
@@ -43,6 +46,7 @@ class Head {
         std::fill(row + seen, row + begin + rows, 0.f);
         factors[i] = static_cast<float>(1 / sum);
         lse[begin + i] = static_cast<float>(top + std::log(sum));
+        if (shape_.dropout > 0) drop(row, seen, shape_.dropout, key_of(begin + i));
       }
       float* result = out + begin * shape_.width();
       multiply({.rows = rows, .columns = size_, .inner = begin + rows},
@@ -122,16 +126,27 @@ class Head {
     const std::int64_t seen = query + 1;
     exponentials(probability, seen, lse);
     std::fill(probability + seen, probability + end, 0.f);
+    if (shape_.dropout > 0) drop(slope, seen, shape_.dropout, key_of(query));
     float mean = 0;  // of the slopes, by probability
     for (std::int64_t k = 0; k < size_; ++k) mean += out[k] * gradient[k];
     for (std::int64_t k = 0; k < seen; ++k) {
       slope[k] = probability[k] * (slope[k] - mean) * shape_.scale;
     }
     std::fill(slope + seen, slope + end, 0.f);
+    // The values' gradient is by what was looked at.
+    if (shape_.dropout > 0) drop(probability, seen, shape_.dropout, key_of(query));
+  }
+
+  std::uint32_t key_of(std::int64_t query) const {
+    std::uint64_t key = shape_.seed + static_cast<std::uint64_t>(index_ * tokens_ + query);
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111eb;
+    return static_cast<std::uint32_t>((key ^ (key >> 31)) >> 16);
   }
 
   const AttentionShape& shape_;
   std::int64_t size_, tokens_;
+  std::int64_t index_ = 0;             // of the head, through the batch
   std::int64_t columns_;               // tokens, rounded up
   std::vector<float> keys_;            // [size, columns], times the scale
   std::vector<float> values_;          // [size, columns]
@@ -161,6 +176,7 @@ void causal_attention(const AttentionShape& shape, const float* qkv, float* out,
                       std::int64_t first, std::int64_t last) {
   Head head(shape);
   for (std::int64_t i = first; i < last; ++i) {
+    head.begin(i);
     head.forward(qkv + offset(shape, i, 3 * shape.width()), out + offset(shape, i, shape.width()),
                  lse + i * shape.tokens);
   }
@@ -170,6 +186,7 @@ void causal_attention_gradient(const AttentionShape& shape, const AttentionGradi
                                std::int64_t first, std::int64_t last) {
   Head head(shape);
   for (std::int64_t i = first; i < last; ++i) {
+    head.begin(i);
     const std::int64_t wide = offset(shape, i, 3 * shape.width());
     const std::int64_t narrow = offset(shape, i, shape.width());
     head.backward(tensors.qkv + wide, tensors.out + narrow, tensors.lse + i * shape.tokens,

@@ -11,6 +11,8 @@ struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t head_size = 0;  // a multiple of kAttentionStep
   float scale = 1;             // of the scores
+  float dropout = 0;           // probability with which a token is not looked at
+  std::uint64_t seed = 0;      // of what is dropped; the gradient needs the same
 
   std::int64_t width() const { return heads * head_size; }
 };

@@ -4,6 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <mutex>
+#include <optional>
+
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -42,18 +46,23 @@ struct Gelu : torch::autograd::Function<Gelu> {
   }
 };
 
-AttentionShape shape_of(const at::Tensor& qkv, std::int64_t heads, double scale) {
-  return {.batch = qkv.size(0),
-          .tokens = qkv.size(1),
-          .heads = heads,
-          .head_size = qkv.size(2) / 3 / heads,
-          .scale = static_cast<float>(scale)};
+std::uint64_t draw_seed() {
+  auto& generator = *at::get_generator_or_default<at::CPUGeneratorImpl>(
+      std::nullopt, at::detail::getDefaultCPUGenerator());
+  const std::lock_guard lock(generator.mutex_);
+  return generator.random64();
 }
 
+// Carries the shape from forward to backward.
+struct ShapeHolder : torch::CustomClassHolder {
+  explicit ShapeHolder(const AttentionShape& value) : shape(value) {}
+  AttentionShape shape;
+};
+
 struct Attention : torch::autograd::Function<Attention> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, std::int64_t heads,
-                            double scale) {
-    const AttentionShape shape = shape_of(qkv, heads, scale);
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const AttentionShape& shape) {
+    const std::int64_t heads = shape.heads;
     const at::Tensor out = at::empty({shape.batch, shape.tokens, shape.width()}, qkv.options());
     const at::Tensor lse = at::empty({shape.batch, heads, shape.tokens}, qkv.options());
     const auto* from = qkv.const_data_ptr<float>();
@@ -63,15 +72,15 @@ struct Attention : torch::autograd::Function<Attention> {
       causal_attention(shape, from, to, sums, begin, end);
     });
     context->save_for_backward({qkv, out, lse});
-    context->saved_data["heads"] = heads;
-    context->saved_data["scale"] = scale;
+    context->saved_data["shape"] =
+        c10::IValue::make_capsule(c10::make_intrusive<ShapeHolder>(shape));
     return out;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    const std::int64_t heads = context->saved_data["heads"].toInt();
-    const AttentionShape shape = shape_of(saved[0], heads, context->saved_data["scale"].toDouble());
+    const AttentionShape& shape =
+        static_cast<const ShapeHolder&>(*context->saved_data["shape"].toCapsule()).shape;
     const at::Tensor out_gradient = gradients[0].contiguous();
     const at::Tensor gradient = at::empty_like(saved[0]);
     const AttentionGradient tensors{.qkv = saved[0].const_data_ptr<float>(),
@@ -79,10 +88,10 @@ struct Attention : torch::autograd::Function<Attention> {
                                     .lse = saved[2].const_data_ptr<float>(),
                                     .out_gradient = out_gradient.const_data_ptr<float>(),
                                     .qkv_gradient = gradient.data_ptr<float>()};
-    at::parallel_for(0, shape.batch * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    at::parallel_for(0, shape.batch * shape.heads, 1, [&](std::int64_t begin, std::int64_t end) {
       causal_attention_gradient(shape, tensors, begin, end);
     });
-    return {gradient, at::Tensor(), at::Tensor()};
+    return {gradient, at::Tensor()};
   }
 };
 
@@ -96,13 +105,20 @@ at::Tensor fused_gelu_tanh(const at::Tensor& x) {
   return Gelu::apply(x, at::GradMode::is_enabled() && x.requires_grad());
 }
 
-bool can_fuse_attention(const at::Tensor& qkv, std::int64_t heads, double dropout) {
-  return causal_attention_is_fast() && dropout == 0 && is_plain_float(qkv) &&
+bool can_fuse_attention(const at::Tensor& qkv, std::int64_t heads) {
+  return causal_attention_is_fast() && is_plain_float(qkv) &&
          qkv.size(2) / 3 / heads % kAttentionStep == 0;
 }
 
-at::Tensor fused_causal_attention(const at::Tensor& qkv, std::int64_t heads, double scale) {
-  return Attention::apply(qkv, heads, scale);
+at::Tensor fused_causal_attention(const at::Tensor& qkv, const FusedAttentionOptions& options) {
+  const AttentionShape shape{.batch = qkv.size(0),
+                             .tokens = qkv.size(1),
+                             .heads = options.heads,
+                             .head_size = qkv.size(2) / 3 / options.heads,
+                             .scale = static_cast<float>(options.scale),
+                             .dropout = static_cast<float>(options.dropout),
+                             .seed = options.dropout > 0 ? draw_seed() : 0};
+  return Attention::apply(qkv, shape);
 }
 
 }  // namespace lockstep

@@ -72,8 +72,10 @@ at::Tensor attention(const at::Tensor& x, const BlockWeights& weights, const Blo
                      const CachedAttention* cached) {
   const std::int64_t batch = x.size(0), tokens = x.size(1), width = x.size(2);
   const at::Tensor qkv = conv1d(x, weights.c_attn);
-  if (cached == nullptr && can_fuse_attention(qkv, options.heads, options.attention_dropout)) {
-    return conv1d(fused_causal_attention(qkv, options.heads, options.attention_scale),
+  if (cached == nullptr && can_fuse_attention(qkv, options.heads)) {
+    return conv1d(fused_causal_attention(qkv, {.heads = options.heads,
+                                               .scale = options.attention_scale,
+                                               .dropout = options.attention_dropout}),
                   weights.attn_proj);
   }
   const std::vector<at::Tensor> parts =

@@ -131,6 +131,21 @@ void scale(float* values, std::int64_t count, float factor) {
   for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
+void drop(float* values, std::int64_t count, float probability, std::uint32_t key) {
+  const auto limit = static_cast<std::int32_t>(static_cast<double>(probability) * 0x1p31);
+  const float factor = 1.f / (1.f - probability);
+  for (std::int64_t i = 0; i < count; ++i) {
+    // Every bit of the place reaches every bit of the result.
+    std::uint32_t mixed = key + static_cast<std::uint32_t>(i) * 0x9e3779b9u;
+    mixed = (mixed ^ (mixed >> 16)) * 0x85ebca6bu;
+    mixed = (mixed ^ (mixed >> 13)) * 0xc2b2ae35u;
+    const auto drawn = static_cast<std::int32_t>((mixed ^ (mixed >> 16)) >> 1);
+    // By bits and not by a product: 0 times infinity would be NaN.
+    const std::int32_t kept = drawn < limit ? 0 : -1;
+    values[i] = std::bit_cast<float>(std::bit_cast<std::int32_t>(values[i] * factor) & kept);
+  }
+}
+
 void gelu_tanh(const float* x, float* out, float* slope, std::int64_t count) {
   by_fours(count, [=](std::int64_t i, auto load, auto store) {
     const Gelu4 gelu = gelu4(load(x + i));

@@ -16,6 +16,10 @@ double exponentials(float* values, std::int64_t count, float top);
 /// values *= factor.
 void scale(float* values, std::int64_t count, float factor);
 
+/// Sets each number to 0 with this probability and divides the others by what is left of 1. Which,
+/// depends on `key` and the number's place.
+void drop(float* values, std::int64_t count, float probability, std::uint32_t key);
+
 /// out = GELU(x) in its form with tanh, slope = GELU'(x). Null: not wanted.
 void gelu_tanh(const float* x, float* out, float* slope, std::int64_t count);
 
