@@ -34,9 +34,9 @@ demo: ## from nothing to a small language model, trained on two ranks
 demo-stages:
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build lockstep_program train_llm
-	@rm -rf $(BUILD)/demo
 	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/train_llm \
 	  --save-dir $(BUILD) --experiment-name demo --cache-dir $(BUILD)/demo/cache
+	@echo "The run is in $(BUILD)/demo; without that folder the next make demo trains anew."
 	@echo "Ask it: $(BUILD)/bin/train_llm generate --snapshot $(BUILD)/demo --temperature 0" \
 	  "--instruction reverse --input abcd"
 	$(STAGE) ask $(BUILD)/bin/train_llm generate --snapshot $(BUILD)/demo --temperature 0 \

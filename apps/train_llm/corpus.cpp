@@ -30,8 +30,10 @@ using lockstep::Tokenizer;
 // A vocabulary does not get better for more.
 constexpr std::size_t kTrainingBytes = 64 << 20;
 
-// Enough different series that a model has to find the rule, and few enough steps to find it soon.
-constexpr int kLargestStart = 60, kLargestDifference = 3;
+// Words of all letters, which plurals need, too. Enough different series that a model has to find
+// the rule, and steps small enough to find it soon.
+const lockstep::EmbeddedInstructionsOptions kExercises = {
+    .letters = 26, .largest_start = 60, .largest_difference = 3};
 
 PromptTemplate prompt_template(const Options& options) {
   return options.prompt_template == "brief" ? PromptTemplate::brief() : PromptTemplate::alpaca();
@@ -131,8 +133,7 @@ Corpus make_corpus(const Options& options, const CorpusOptions& corpus) {
   std::vector<Question> held_out;
   std::optional<TextSource> source;
   if (corpus.embedded) {
-    auto instructions = lockstep::embedded_instructions(
-        {.largest_start = kLargestStart, .largest_difference = kLargestDifference});
+    auto instructions = lockstep::embedded_instructions(kExercises);
     held_out = questions(instructions.held_out, options);
     source.emplace(std::move(instructions.train));
   } else {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -289,10 +290,16 @@ void Run::ask_questions(const char* when) {
   if (corpus_->held_out.empty() || !is_main()) return;
   const ExactMatch result = ask(model_, corpus_->tokenizer, corpus_->held_out);
   say(concat("held-out instructions answered exactly ", when, " training: ", result.summary()));
+  const std::string file = directory_.path() + "/answers.json";
+  if (goes_on_) {  // what was asked before is in the file of an earlier start
+    std::ifstream earlier(file);
+    answers_ = nlohmann::json::parse(earlier, nullptr, /*allow_exceptions=*/false);
+    if (!answers_.is_object()) answers_ = nlohmann::json::object();
+  }
   answers_[when] = result.to_json();
   if (std::string_view(when) == "after") {
     std::printf("%s", samples(corpus_->held_out, result, options_.samples).c_str());
-    lockstep::write_durably(directory_.path() + "/answers.json", answers_.dump(2) + "\n");
+    lockstep::write_durably(file, answers_.dump(2) + "\n");
   }
   std::fflush(stdout);
 }
@@ -315,6 +322,11 @@ int Run::train() {
              " parameters, ", options_.dtype, ", ", world_.world_size(), " rank(s) on ",
              world_.device().str(), ", ", options_.slots, " slot(s), ", steps, " steps of ", tokens,
              " tokens; run directory ", directory_.path()));
+  if (world_.device().is_cpu() && options_.dtype != "fp32") {
+    say(concat("--dtype is ", options_.dtype,
+               "; few CPUs compute in 16 bits, and the others are many "
+               "times slower than with --dtype fp32"));
+  }
   if (!goes_on_) ask_questions("before");
   const auto began = std::chrono::steady_clock::now();
   const lockstep::TrainResult result = fit(training, data);

@@ -411,6 +411,9 @@ class Embedded(Case):
         self.assertGreaterEqual(len(re.findall(r"^  \w+.* -> ", out, re.M)), 6)
         answers = json.loads((self.run_folder("train_llm") / "answers.json").read_text())
         self.assertEqual(answers["before"]["all"]["asked"], answers["after"]["all"]["asked"])
+        out, _ = self.run_program("--max-steps", "60", "--no-progress", "--log-freq", "20", ranks=2)
+        self.assertIn("trained 0 steps", out)  # a run that is done is not repeated, but asked again
+        self.assertEqual(json.loads((self.run_folder("train_llm") / "answers.json").read_text()), answers)
         losses = [line["loss"] for line in self.metrics("train_llm") if "loss" in line]
         self.assertLess(losses[-1], losses[0])
 
