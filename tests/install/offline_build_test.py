@@ -94,6 +94,10 @@ def main():
 
     env = {"PATH": bare_path(arguments.work / "bin", arguments.python),
            "HOME": os.environ.get("HOME", "/"), "LOCKSTEP_PYTHON": "python3"}
+    if arguments.what == "all":
+        # What is asked is whether it builds, and that takes half the time without optimization.
+        env["CMAKE_ARGS"] = ("-DCMAKE_BUILD_TYPE=RelWithDebInfo "
+                             "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0")
     if "CCACHE_DIR" in os.environ:
         env["CCACHE_DIR"] = os.environ["CCACHE_DIR"]
 
