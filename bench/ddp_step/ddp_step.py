@@ -8,13 +8,12 @@ thread a rank.
 
 import argparse
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ranks import run_ranks  # noqa: E402
 from report import Report  # noqa: E402
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -92,29 +91,7 @@ def python_rank(args):
 
 def run_round(command):
     """Starts two ranks; returns {model: (parameters, microseconds, of processor time)}."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for rank in range(WORLD_SIZE):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE),
-                           LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORLD_SIZE),
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
-        ranks.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    try:
-        deadline = time.monotonic() + ROUND_SECONDS
-        outputs = [rank.communicate(timeout=max(1, deadline - time.monotonic())) for rank in ranks]
-    except subprocess.TimeoutExpired:
-        sys.exit(f"ddp_step: {command[0]} did not end in {ROUND_SECONDS} s")
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-    for rank, (_, errors) in zip(ranks, outputs):
-        if rank.returncode != 0:
-            sys.exit(f"ddp_step: {' '.join(command)} ended with {rank.returncode}:\n{errors}")
-    rows = (line.split() for line in outputs[0][0].splitlines())
+    rows = (line.split() for line in run_ranks(command, WORLD_SIZE, ROUND_SECONDS).splitlines())
     return {name: (int(size), float(wall), float(cpu)) for name, size, wall, cpu in rows}
 
 

@@ -8,16 +8,15 @@ doing. Processor time is the median of the rounds.
 """
 
 import argparse
-import datetime
 import os
-import platform
-import socket
 import statistics
-import subprocess
 import sys
 import time
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ranks import run_ranks  # noqa: E402
+from report import Report  # noqa: E402
+
 WORLD_SIZE = 2
 ROUND_SECONDS = 300
 GOAL = 1.3  # least ratio of C++'s tokens per second to Python's
@@ -86,29 +85,8 @@ def python_rank(words):
 
 def run_round(command):
     """Starts two ranks; returns (parameters, seconds of the best block, of processor time a block)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = []
-    for rank in range(WORLD_SIZE):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE),
-                           LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORLD_SIZE),
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
-        ranks.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    try:
-        deadline = time.monotonic() + ROUND_SECONDS
-        outputs = [rank.communicate(timeout=max(1, deadline - time.monotonic())) for rank in ranks]
-    except subprocess.TimeoutExpired:
-        sys.exit(f"train_llm_cpu: {command[0]} did not end in {ROUND_SECONDS} s")
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-    for rank, (_, errors) in zip(ranks, outputs):
-        if rank.returncode != 0:
-            sys.exit(f"train_llm_cpu: {' '.join(command)} ended with {rank.returncode}:\n{errors}")
-    size, wall, processor = outputs[0][0].splitlines()[-1].split()
+    output = run_ranks(command, WORLD_SIZE, ROUND_SECONDS)
+    size, wall, processor = output.splitlines()[-1].split()
     return int(size), float(wall), float(processor)
 
 
@@ -136,55 +114,26 @@ def measure(name, args):
     return row, ratio
 
 
-def cpu_name():
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = {line.split(":")[1].strip() for line in lines if line.startswith("model name")}
-        return ", ".join(sorted(names))
-    except OSError:
-        return ""
-
-
-def save(folder, args, lines):
-    date = datetime.date.today().isoformat()
-    path = os.path.join(folder, f"{date}-train_llm_cpu.md")
-    os.makedirs(folder, exist_ok=True)
-    with open(path, "w") as file:
-        file.write(f"# Training a GPT-2 on the processor, C++ against Python, {date}\n\n"
-                   f"`bench/train_llm_cpu/run --rounds {args.rounds}`\n\n" + "\n".join(lines) + "\n")
-    print(f"written to {os.path.relpath(path, ROOT)}")
-
-
 def main():
     args = parse()
     if args.python_rank:
         return python_rank(args.python_rank)
     if not args.cpp:
         sys.exit("train_llm_cpu: --cpp is needed (bench/train_llm_cpu/run gives it)")
-    load = os.getloadavg()
+    report = Report("train_llm_cpu", "Training a GPT-2 on the processor, C++ against Python")
     lines = ["| model | parameters | C++ tokens/s | Python tokens/s | C++ / Python | goal "
              "| processor us a token, C++ | Python | Python / C++ |", "|---|---|---|---|---|---|---|---|---|"]
-    print("\n".join(lines), flush=True)
-    missed = []
     for name in MODELS:
         if args.only and not name.startswith(args.only):
             continue
         row, ratio = measure(name, args)
         lines.append(row)
-        if ratio < GOAL:
-            missed.append(f"{name}: {ratio:.2f}, the goal is {GOAL:g}")
-    machine = f"{os.cpu_count()} cores, {platform.machine()} {cpu_name()}".strip()
-    lines += ["", f"Machine: {machine}, {platform.system()} {platform.release()}; load average before "
-                  f"{load[0]:.2f}, after {os.getloadavg()[0]:.2f} (the ranks are 2 of it).",
-              f"{WORLD_SIZE} ranks, float32, one thread a rank; Python: transformers, DDP, Gloo, fused AdamW; "
-              f"C++: the Trainer; best of {args.rounds} rounds of {BLOCKS} blocks; processor time of rank 0, "
-              "median of the rounds."]
-    print("\n".join(lines[-2:]))
-    if args.save:
-        save(args.save, args, lines)
-    for miss in missed:
-        print(f"goal missed: {miss}")
-    return 1 if args.check and missed else 0
+        report.expect(ratio >= GOAL, f"{name}: {ratio:.2f}, the goal is {GOAL:g}")
+    only = f" --only '{args.only}'" if args.only else ""
+    return report.end(args, f"bench/train_llm_cpu/run --rounds {args.rounds}{only}", lines, (
+        f"{WORLD_SIZE} ranks, float32, one thread a rank; Python: transformers, DDP, Gloo, fused AdamW; "
+        f"C++: the Trainer; best of {args.rounds} rounds of {BLOCKS} blocks; processor time of rank 0, "
+        "median of the rounds."))
 
 
 if __name__ == "__main__":
