@@ -1,8 +1,9 @@
 """One rank of a Python DDP job, for comparison with ddp_job.cpp (same options, same output).
 
-Ranks meet by env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). With --cases, one start of Python
-runs many jobs: rank 0 writes the initial weights of every model to FOLDER/init, for both languages to
-start from, then the ranks run each line of the file, "<name> <options>", into FOLDER/<name>.<rank>.
+Ranks meet by env:// (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or where --meet says. With --cases,
+one start of Python runs many jobs: rank 0 writes the initial weights of every model to FOLDER/init, for
+both languages to start from, then the ranks run each line of the file, "<name> <options>", into
+FOLDER/<name>.<rank>.
 """
 
 import argparse
@@ -21,6 +22,7 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", metavar="FILE")
     parser.add_argument("--folder")
+    parser.add_argument("--meet", metavar="URL", default="env://")
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -115,7 +117,8 @@ def run_cases(cases, folder):
 def main():
     args = parse()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=args.meet, rank=int(os.environ["RANK"]),
+                            world_size=int(os.environ["WORLD_SIZE"]))
     if args.cases:
         run_cases(args.cases, args.folder)
     else:
