@@ -96,6 +96,10 @@ void AgentClient::report_recovers(std::uint64_t epoch, std::int64_t committed_st
   post(WorkerRecovers{.epoch = epoch, .step = committed_steps});
 }
 
+void AgentClient::report_recovers_no_more(std::uint64_t epoch, std::int64_t committed_steps) {
+  post(WorkerRecovers{.epoch = epoch, .step = committed_steps, .able = false});
+}
+
 void AgentClient::reject(std::vector<int> ranks, std::string reason) {
   post(WorkerRejected{.ranks = std::move(ranks), .reason = std::move(reason)});
 }

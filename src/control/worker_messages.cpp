@@ -40,15 +40,15 @@ class Fields {
     if (!value.is_string()) throw InvalidArgument(concat("the field '", name, "' is no text"));
     return value.get<std::string>();
   }
-  // Of a field that not every version has.
-  bool flag_if_said(const char* name) const {
-    const auto found = object_.find(name);
-    if (found == object_.end()) return false;
-    if (!found->is_boolean()) {
+  bool flag(const char* name) const {
+    const Json& value = get(name);
+    if (!value.is_boolean()) {
       throw InvalidArgument(concat("the field '", name, "' is neither true nor false"));
     }
-    return found->get<bool>();
+    return value.get<bool>();
   }
+  // Of a field that not every version has.
+  bool flag_if_said(const char* name) const { return object_.contains(name) && flag(name); }
   std::vector<int> numbers(const char* name) const {
     const Json& value = get(name);
     if (!value.is_array()) throw InvalidArgument(concat("the field '", name, "' is no list"));
@@ -108,7 +108,10 @@ Json fields_of(const WorkerLeaving&) {
 }
 
 Json fields_of(const WorkerRecovers& recovers) {
-  return {{"kind", "recovers"}, {"epoch", recovers.epoch}, {"step", recovers.step}};
+  return {{"kind", "recovers"},
+          {"epoch", recovers.epoch},
+          {"step", recovers.step},
+          {"able", recovers.able}};
 }
 
 Json fields_of(const WorkerRejected& rejected) {
@@ -207,7 +210,9 @@ MessageFromWorker decode_from_worker(std::string_view text) {
   }
   if (kind == "leaving") return WorkerLeaving{};
   if (kind == "recovers") {
-    return WorkerRecovers{.epoch = fields.epoch(), .step = fields.integer("step", 0, kMaxInt64)};
+    return WorkerRecovers{.epoch = fields.epoch(),
+                          .step = fields.integer("step", 0, kMaxInt64),
+                          .able = fields.flag("able")};
   }
   if (kind == "rejected") {
     return WorkerRejected{.ranks = fields.numbers("ranks"), .reason = fields.text("reason")};

@@ -65,10 +65,12 @@ struct WorkerLeaving {
 
 /// This worker has the state of the job and can be carried into another membership: if others die,
 /// it hears RevokeWorld and NewWorld instead of being stopped. Said when the program has taken
-/// charge of its state, and again in every new membership once its state is that of the others.
+/// charge of its state, and again in every new membership once its state is that of the others;
+/// taken back when the program goes on to something that cannot be repeated.
 struct WorkerRecovers {
   std::uint64_t epoch = 0;  // the membership that it is in
   std::int64_t step = 0;    // steps committed; the same from all of that membership
+  bool able = true;         // false: from now on it cannot be carried over any more
 
   bool operator==(const WorkerRecovers&) const = default;
 };

@@ -32,6 +32,7 @@ Agent::Actions Agent::on_connected(Time now) {
   now_ = heard_ = now;
   connected_ = true;
   send(join());
+  repeat_refusal();
   return take();
 }
 
@@ -50,14 +51,20 @@ Agent::Actions Agent::on_disconnected(const std::string& reason, Time now) {
 Join Agent::join() const {
   std::vector<WorkerFailed> failures = failures_;
   for (WorkerFailed& failed : failures) failed.age = now_ - failed_at_.at(failed.rank);
+  std::vector<RankRecovers> recovers;
+  for (const Slot& slot : slots_) {
+    if (slot.recovers) recovers.push_back(*slot.recovers);
+  }
   return {.node = options_.self,
           .terms = options_.terms,
           .hosts_coordinator = options_.hosts_coordinator,
           .phase = phase_,
           .epoch = membership_.epoch,
           .restart_count = membership_.restart_count,
+          .ready = ready_,
           .store_port = store_port_,
-          .failures = std::move(failures)};
+          .failures = std::move(failures),
+          .recovers = std::move(recovers)};
 }
 
 Agent::Actions Agent::on_message(const Message& message, Time now) {
@@ -162,32 +169,43 @@ void Agent::handle(const Status& status) {
 
 void Agent::handle(const Prepare& prepare) {
   if (ending_) return;
+  if (!prepare.replaced.empty()) return reform(prepare);
   // Repeated after a broken connection, or of an epoch that is over.
   if (phase_ != NodePhase::idle || prepare.membership.epoch <= membership_.epoch) return;
   membership_ = prepare.membership;
   phase_ = NodePhase::prepared;
   failures_.clear();
   failed_at_.clear();
-  resume_ = false;
+  resume_ = ready_ = false;
   store_port_ = 0;
+  replaced_.clear();
   slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
   if (opens_store()) return actions_.push_back(OpenStore{membership_});
-  send(Ready{membership_.epoch, 0});
+  ready_if_prepared();
 }
 
 Agent::Actions Agent::on_store_open(Epoch epoch, int port, Time now) {
   now_ = now;
-  if (phase_ != NodePhase::prepared || epoch != membership_.epoch) return take();
+  const bool awaited = phase_ == NodePhase::prepared || phase_ == NodePhase::reforming;
+  if (!awaited || epoch != membership_.epoch) return take();
   store_port_ = port;
-  send(Ready{epoch, port});
+  ready_if_prepared();
   return take();
 }
 
 void Agent::handle(const Start& start) {
+  if (phase_ == NodePhase::reforming) return continue_workers(start);
   if (phase_ != NodePhase::prepared || start.epoch != membership_.epoch) return;
   phase_ = NodePhase::running;
-  for (Slot& slot : slots_) slot.state = SlotState::running;
-  StartWorkers workers{membership_, start.master_addr, start.master_port};
+  for (Slot& slot : slots_) {
+    slot.state = SlotState::running;
+    slot.started = membership_.epoch;
+  }
+  start_workers(start);
+}
+
+void Agent::start_workers(const Start& start) {
+  StartWorkers workers{membership_, start.master_addr, start.master_port, replaced_};
   if (options_.terms.local_store) {
     workers.master_addr = "127.0.0.1";
     workers.master_port = store_port_;
@@ -224,32 +242,48 @@ void Agent::end_with(const Finish& ending) {
 
 Agent::Actions Agent::on_worker_end(const WorkerEnd& end, Time now) {
   now_ = now;
-  if (end.epoch != membership_.epoch) return take();
-  Slot& slot = slots_.at(static_cast<std::size_t>(end.local_rank));
-  if (slot.state != SlotState::running) return take();
+  const auto index = static_cast<std::size_t>(end.local_rank);
+  if (index >= slots_.size()) return take();
+  Slot& slot = slots_[index];
+  if (slot.state != SlotState::running || slot.started != end.epoch) return take();
   if (phase_ == NodePhase::stopping) {
     slot.state = SlotState::stopped;
     if (end.code == kResumeCode) resume_ = true;
     stopped_if_gone();
     return take();
   }
+  if (slot.is_replaced) {  // nobody waits for it any more
+    slot.state = SlotState::failed;
+    ready_if_prepared();
+    return take();
+  }
   if (end.code == 0) {
     slot.state = SlotState::succeeded;
+    if (phase_ == NodePhase::reforming) withdraw(end.local_rank);
     const bool all = std::ranges::all_of(
         slots_, [](const Slot& each) { return each.state == SlotState::succeeded; });
-    if (all) {
+    if (all && phase_ == NodePhase::running) {
       phase_ = NodePhase::succeeded;
       send(WorkersSucceeded{membership_.epoch});
     }
     return take();
   }
-  slot.state = SlotState::failed;
-  const int rank = membership_.self().first_rank + end.local_rank;
-  failed_at_[rank] = now;
-  failures_.push_back(
-      {.epoch = end.epoch, .rank = rank, .code = end.code, .age = Time(0), .details = end.details});
-  send(failures_.back());
+  fail(slot, end);
   return take();
+}
+
+void Agent::fail(Slot& slot, const WorkerEnd& end) {
+  slot.state = SlotState::failed;
+  const int rank = rank_of(end.local_rank);
+  failed_at_[rank] = now_;
+  failures_.push_back({.epoch = membership_.epoch,
+                       .rank = rank,
+                       .code = end.code,
+                       .signal = end.signal,
+                       .age = Time(0),
+                       .details = end.details,
+                       .progress = end.progress});
+  send(failures_.back());
 }
 
 void Agent::begin_stop(int signal) {

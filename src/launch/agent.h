@@ -23,10 +23,12 @@ struct AgentOptions {
 
 /// How one worker ended, and what is needed to report it.
 struct WorkerEnd {
-  Epoch epoch = 0;
+  Epoch epoch = 0;  // in which it was started
   int local_rank = 0;
-  int code = 0;         // 0: success; else the exit code, or 128 + signal
-  std::string details;  // a WorkerFailure as JSON; empty on success
+  int code = 0;          // 0: success; else the exit code, or 128 + signal
+  std::string details;   // a WorkerFailure as JSON; empty on success
+  int signal = 0;        // what ended it; 0: it ended by itself
+  std::string progress;  // how far it was, for people; empty where it has not said
 };
 
 // What the agent asks its shell for.
@@ -41,10 +43,26 @@ struct Send {
 struct OpenStore {
   Membership membership;
 };
+/// Of this node: all of them; or, where ranks are replaced, only those, and the others hear of
+/// their new world.
 struct StartWorkers {
   Membership membership;
   std::string master_addr;
   int master_port = 0;
+  std::vector<int> replaced;  // ranks, of all nodes
+};
+/// Those that live on are told to give up what waits for the lost ranks; the others are killed, and
+/// what they have started.
+struct RevokeWorkers {
+  Epoch epoch = 0;  // that is being formed
+  std::string reason;
+  std::vector<int> lost;       // ranks, of all nodes
+  std::vector<int> survivors;  // local ranks
+  std::vector<int> killed;     // local ranks, of processes that still run
+};
+/// For the record: all ranks go on.
+struct NoteRecovered {
+  Recovered recovered;
 };
 struct SignalWorkers {
   int signal = 0;
@@ -62,8 +80,8 @@ struct AgentDone {
   Finish finish;
 };
 
-using AgentAction = std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, SignalWorkers,
-                                 EndLeftovers, AgentSays, AgentDone>;
+using AgentAction = std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, RevokeWorkers,
+                                 NoteRecovered, SignalWorkers, EndLeftovers, AgentSays, AgentDone>;
 
 /// One node of a job: keeps in touch with the coordinator, starts and stops this node's workers as
 /// it is told, and stops them by itself when it is cut off. One per launcher process.
@@ -86,6 +104,11 @@ class Agent {
   Actions on_message(const Message& message, Time now);
   Actions on_store_open(Epoch epoch, int port, Time now);
   Actions on_worker_end(const WorkerEnd& end, Time now);
+  /// The worker has the job's state in this epoch and can be carried into another; or not any more.
+  Actions on_worker_recovers(int local_rank, const RankRecovers& recovers, Time now);
+  /// It says that it ends by itself.
+  Actions on_worker_leaving(int local_rank, Time now);
+  Actions on_ranks_rejected(const RanksRejected& rejected, Time now);
   Actions on_all_gone(Time now);
   /// Processes that SIGKILL has not ended yet, named in `text`.
   Actions on_stuck(const std::string& text, Time now);
@@ -105,6 +128,10 @@ class Agent {
   enum class SlotState { empty, running, succeeded, failed, stopped };
   struct Slot {
     SlotState state = SlotState::empty;
+    Epoch started = 0;                     // the epoch in which its process was started
+    bool has_state = false;                // the job's: it can be carried over
+    bool is_replaced = false;              // in the epoch that is being formed
+    std::optional<RankRecovers> recovers;  // in the current epoch
   };
 
   void handle(const Refused& refused);
@@ -113,7 +140,22 @@ class Agent {
   void handle(const Start& start);
   void handle(const Stop& stop);
   void handle(const Finish& finish);
+  void handle(const Recovered& recovered);
   void handle(const Beat&) {}
+
+  void reform(const Prepare& prepare);
+  std::optional<std::string> reason_not_to_reform(const Membership& membership,
+                                                  const std::vector<int>& replaced) const;
+  void repeat_refusal();
+  void ready_if_prepared();
+  void continue_workers(const Start& start);
+  void start_workers(const Start& start);
+  void fail(Slot& slot, const WorkerEnd& end);
+  void withdraw(int local_rank);
+  int rank_of(int local_rank) const { return membership_.self().first_rank + local_rank; }
+  bool has_workers() const {
+    return phase_ == NodePhase::running || phase_ == NodePhase::reforming;
+  }
 
   void begin_stop(int signal);
   void kill_now();
@@ -141,6 +183,8 @@ class Agent {
   std::vector<WorkerFailed> failures_;  // of this epoch; age is filled in when sent
   std::map<int, Time> failed_at_;       // by rank
   int store_port_ = 0;
+  bool ready_ = false;         // said so, in this epoch
+  std::vector<int> replaced_;  // ranks that the epoch being formed, or the current one, replaces
 
   bool connected_ = false;
   bool in_touch_ = false;  // has heard the coordinator since the start or the last loss

@@ -79,6 +79,10 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     // All at once: losing the last of them begins the next epoch, with new participants.
     for (const std::string& id : still_busy()) lose(id, "it did not stop its workers in time");
   }
+  if (is_reforming() && now >= reform_deadline_) {
+    give_up_reforming(
+        concat("not all nodes were ready within ", whole_seconds(options_.reform_limit), " s"));
+  }
   return take();
 }
 
@@ -98,6 +102,7 @@ Time Coordinator::next_deadline() const {
     deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
   }
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
+  if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
   if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
   return deadline;
 }
@@ -145,16 +150,25 @@ void Coordinator::form() {
   failures_.clear();
   stopped_ranks_.clear();
   resume_ = false;
+  carries_over_ = false;
+  settled_ = true;
+  with_state_.clear();
+  goes_on_.clear();
+  replaced_.clear();
+  lost_ranks_.clear();
+  deaths_.clear();
+  died_at_.clear();
   participants_.clear();
   for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
   std::vector<Membership> places = form_memberships(chosen, epoch_, restarts_);
+  world_size_ = places.front().world_size;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Node& node = nodes_.at(chosen[i].id);
     node.participant = true;
     node.busy = epoch_;
     node.membership = std::move(places[i]);
     participants_.push_back(chosen[i].id);
-    send(node, Prepare{node.membership});
+    send(node, Prepare{node.membership, {}, ""});
   }
 }
 
@@ -174,14 +188,17 @@ void Coordinator::handle(Node& node, const Ready& ready) {
 
 void Coordinator::handle(Node& node, const WorkerFailed& failed) {
   if (!node.participant || failed.epoch != epoch_) return;
-  if (phase_ != Phase::running && phase_ != Phase::stopping) return;
-  const auto same_rank = [&](const Failure& known) { return known.report.rank == failed.rank; };
-  if (std::ranges::any_of(failures_, same_rank)) return;
+  if (phase_ != Phase::running && phase_ != Phase::stopping && !is_reforming()) return;
+  const auto is_same = [&](const Failure& known) {
+    return known.report.rank == failed.rank && known.report.epoch == failed.epoch;
+  };
+  if (std::ranges::any_of(failures_, is_same)) return;
   failures_.push_back({now_ - failed.age, failed});
   const std::string reason = concat(
       "rank ", failed.rank, " on ", node.info.host, " failed (",
       failed.code > 128 ? signal_name(failed.code - 128) : concat("exit code ", failed.code), ")");
-  if (phase_ == Phase::running) {
+  if (phase_ == Phase::running || is_reforming()) {
+    if (survive(node, failed)) return;
     restart_or_finish({.code = failed.code, .reason = reason, .of_worker = true});
   } else if (failed.code == kResumeCode && !ending_) {
     // What another node reported first began a restart.
@@ -346,8 +363,8 @@ void Coordinator::lose(const std::string& id, const std::string& reason, int cod
     case Phase::gathering:
       return gather();
     case Phase::preparing:
-      if (node.participant) begin_stop(text, SIGTERM);
-      return;
+      if (node.participant && !carries_over_) return begin_stop(text, SIGTERM);
+      [[fallthrough]];  // who lives on has begun
     case Phase::running:
       if (!node.participant) return;
       if (node.succeeded) return finish_if_all_succeeded();

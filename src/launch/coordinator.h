@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,7 @@ struct CoordinatorOptions {
   Time last_call = std::chrono::seconds(30);       // for more than enough
   Time reconnect_limit = std::chrono::seconds(2);  // for a node whose connection broke
   Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
+  Time reform_limit = std::chrono::seconds(30);    // for all nodes to be ready with survivors
   Time status_interval = std::chrono::seconds(5);
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
 };
@@ -67,6 +69,9 @@ class Coordinator {
   Phase phase() const { return phase_; }
   Epoch epoch() const { return epoch_; }
   int restarts() const { return restarts_; }
+  int replacements() const { return replacements_; }
+  /// Whether workers of the epoch before live on in the one that is being prepared.
+  bool is_reforming() const { return phase_ == Phase::preparing && carries_over_; }
   /// Nodes of the current epoch, by group rank.
   const std::vector<std::string>& participants() const { return participants_; }
 
@@ -111,6 +116,9 @@ class Coordinator {
   void handle(Node& node, const WorkerFailed& failed);
   void handle(Node& node, const WorkersSucceeded& succeeded);
   void handle(Node& node, const Stopped& stopped);
+  void handle(Node& node, const RankRecovers& recovers);
+  void handle(Node& node, const CannotReform& cannot);
+  void handle(Node& node, const RanksRejected& rejected);
   void handle(Node& node, const Leave& leave);
 
   std::optional<std::string> reason_to_refuse(const Join& join) const;
@@ -118,6 +126,17 @@ class Coordinator {
   bool is_being_replaced(LinkId link, const Join& join);
   void attach(Node& node, LinkId link);
   void catch_up(Node& node, const Join& join);
+  void lose_who_is_back(Node& node, const Join& join);
+  void catch_up_reforming(Node& node, const Join& join);
+
+  /// False: it cannot be done, and why has been said where that is of interest.
+  bool survive(const Node& node, const WorkerFailed& failed);
+  bool replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when);
+  std::optional<std::string> reason_not_to_replace(const std::set<int>& lost) const;
+  void say_not_in_place(const std::string& reason);
+  void reform(const Ending& ending, const std::set<int>& lost);
+  void give_up_reforming(const std::string& reason);
+  void settle();
 
   void gather();
   void form();
@@ -145,6 +164,7 @@ class Coordinator {
   CoordinatorOptions options_;
   Phase phase_ = Phase::gathering;
   Epoch epoch_ = 0;
+  int world_size_ = 1;       // of that epoch
   Epoch highest_epoch_ = 0;  // seen anywhere, also under a coordinator that is gone
   int restarts_ = 0;
   Time now_{0};
@@ -164,9 +184,22 @@ class Coordinator {
   std::vector<Failure> failures_;   // of the current epoch
   std::vector<int> stopped_ranks_;  // likewise
   bool resume_ = false;             // a worker that was stopped asks to be started again
-  std::optional<Ending> ending_;    // what follows when all have stopped; unset: another epoch
-  Start start_;                     // of the current epoch
-  Finish finish_;                   // once finished
+  // Workers that are replaced while the others live on.
+  bool carries_over_ = false;            // this epoch took workers over from the one before
+  bool settled_ = true;                  // and all of its ranks have shown that they go on
+  int replacements_ = 0;                 // workers started in place of others, in the whole job
+  std::set<int> with_state_;             // ranks that can be carried over
+  std::map<int, std::int64_t> goes_on_;  // ranks that have shown it in this epoch, and their step
+  std::set<int> replaced_;               // ranks whose new worker has not shown its state yet
+  std::set<int> lost_ranks_;             // since all went on for the last time
+  std::map<int, int> deaths_;            // likewise, how often
+  std::map<int, std::int64_t> died_at_;  // the step at which the job went on after its last death
+  Time lost_since_{0};
+  Time reform_deadline_{0};
+  Ending cause_;                  // of the loss
+  std::optional<Ending> ending_;  // what follows when all have stopped; unset: another epoch
+  Start start_;                   // of the current epoch
+  Finish finish_;                 // once finished
   Actions actions_;
 };
 

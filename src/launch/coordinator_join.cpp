@@ -59,6 +59,15 @@ std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const
     return concat("--max-restarts is ", ours.max_restarts, " here, ", theirs.max_restarts,
                   " on your node; it must be the same on all");
   }
+  if (theirs.max_replacements != ours.max_replacements) {
+    const auto words = [](const JobTerms& terms) {
+      return terms.max_replacements == 0
+                 ? std::string("no worker is replaced in place")
+                 : concat("up to ", terms.max_replacements, " workers are replaced in place");
+    };
+    return concat(words(ours), " here, ", words(theirs),
+                  " on your node; give --recovery and --max-replacements alike on all");
+  }
   if (theirs.local_store != ours.local_store) {
     return concat("--store is ", ours.local_store ? "local" : "shared", " here, ",
                   theirs.local_store ? "local" : "shared",
@@ -142,8 +151,9 @@ void Coordinator::catch_up(Node& node, const Join& join) {
     }
     return send(node, Stop{std::max(epoch_, join.epoch), SIGTERM, "the epoch is being stopped"});
   }
+  if (is_reforming()) return catch_up_reforming(node, join);
   if (phase_ == Phase::preparing && !current && join.phase == NodePhase::idle) {
-    return send(node, Prepare{node.membership});
+    return send(node, Prepare{node.membership, {}, ""});
   }
   if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
     // Who opens a store is ready when that is open, and says so then.
@@ -154,14 +164,24 @@ void Coordinator::catch_up(Node& node, const Join& join) {
   if (phase_ == Phase::running && current && join.phase == NodePhase::prepared) {
     return send(node, start_);
   }
+  if (phase_ == Phase::running && current && join.phase == NodePhase::reforming) {
+    send(node, start_);
+    for (const WorkerFailed& failed : join.failures) handle(node, failed);
+    return;
+  }
   if (phase_ == Phase::running && current && join.phase == NodePhase::succeeded) {
     return handle(node, WorkersSucceeded{epoch_});
   }
   if (phase_ == Phase::running && current && join.phase == NodePhase::running) {
+    for (const RankRecovers& recovers : join.recovers) handle(node, recovers);
     for (const WorkerFailed& failed : join.failures) handle(node, failed);
     return;
   }
-  // It has given its workers up while it was cut off. It can take part again, in the next epoch.
+  lose_who_is_back(node, join);
+}
+
+// It has given its workers up while it was cut off. It can take part again, in the next epoch.
+void Coordinator::lose_who_is_back(Node& node, const Join& join) {
   const LinkId link = *node.link;
   lose(node.info.id, "it was cut off and stopped its workers", 1, /*close=*/false);
   handle(link, join);

@@ -141,11 +141,15 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   plan.share_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
   if (options.virtual_local_rank) check_visible_devices(environment, plan.workers);
 
+  // Where rank 0 makes a store of its own, the next epoch has none to meet at.
+  const bool replaces = options.recovery == RecoveryMode::in_place &&
+                        (plan.share_store || options.rdzv_backend == "static");
   const Beats beats = beats_of(options);
   const JobTerms terms{.run_id = options.rdzv_id,
                        .min_nodes = options.min_nodes,
                        .max_nodes = options.max_nodes,
                        .max_restarts = options.max_restarts,
+                       .max_replacements = replaces ? options.max_replacements : 0,
                        .local_store = options.max_nodes > 1 && options.store == StoreMode::local,
                        .beat_interval = beats.interval,
                        .beat_limit = beats.limit};

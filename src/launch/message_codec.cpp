@@ -108,6 +108,7 @@ json to_json(const JobTerms& terms) {
           {"min_nodes", terms.min_nodes},
           {"max_nodes", terms.max_nodes},
           {"max_restarts", terms.max_restarts},
+          {"max_replacements", terms.max_replacements},
           {"local_store", terms.local_store},
           {"beat_interval_ns", terms.beat_interval.count()},
           {"beat_limit_ns", terms.beat_limit.count()}};
@@ -118,25 +119,26 @@ JobTerms job_terms(const json& object) {
           .min_nodes = count(object, "min_nodes", 1),
           .max_nodes = count(object, "max_nodes", 1),
           .max_restarts = count(object, "max_restarts"),
+          .max_replacements = count(object, "max_replacements"),
           .local_store = flag(object, "local_store"),
           .beat_interval = Time(number<std::int64_t>(object, "beat_interval_ns")),
           .beat_limit = Time(number<std::int64_t>(object, "beat_limit_ns"))};
 }
 
 json to_json(const WorkerFailed& failed) {
-  return {{"epoch", failed.epoch},
-          {"rank", failed.rank},
-          {"code", failed.code},
-          {"age_ns", failed.age.count()},
-          {"details", failed.details}};
+  return {{"epoch", failed.epoch},      {"rank", failed.rank},          {"code", failed.code},
+          {"signal", failed.signal},    {"age_ns", failed.age.count()}, {"details", failed.details},
+          {"progress", failed.progress}};
 }
 
 WorkerFailed worker_failed(const json& object) {
   return {.epoch = epoch_of(object),
           .rank = count(object, "rank"),
           .code = number<int>(object, "code", 1, 255),
+          .signal = number<int>(object, "signal", 0, 64),
           .age = Time(number<std::int64_t>(object, "age_ns")),
-          .details = text(object, "details")};
+          .details = text(object, "details"),
+          .progress = text(object, "progress")};
 }
 
 json to_json(const std::vector<WorkerFailed>& failures) {
@@ -149,6 +151,32 @@ std::vector<WorkerFailed> worker_failures(const json& object) {
   std::vector<WorkerFailed> failures;
   for (const json& failed : list(object, "failures")) failures.push_back(worker_failed(failed));
   return failures;
+}
+
+json to_json(const RankRecovers& recovers) {
+  return {{"epoch", recovers.epoch},
+          {"rank", recovers.rank},
+          {"step", recovers.step},
+          {"able", recovers.able}};
+}
+
+RankRecovers rank_recovers(const json& object) {
+  return {.epoch = epoch_of(object),
+          .rank = count(object, "rank"),
+          .step = number<std::int64_t>(object, "step"),
+          .able = flag(object, "able")};
+}
+
+json to_json(const std::vector<RankRecovers>& recovers) {
+  json all = json::array();
+  for (const auto& each : recovers) all.push_back(to_json(each));
+  return all;
+}
+
+std::vector<RankRecovers> ranks_that_recover(const json& object) {
+  std::vector<RankRecovers> recovers;
+  for (const json& each : list(object, "recovers")) recovers.push_back(rank_recovers(each));
+  return recovers;
 }
 
 json to_json(const Membership& membership) {
@@ -197,8 +225,10 @@ json body(const Join& join) {
           {"phase", static_cast<int>(join.phase)},
           {"epoch", join.epoch},
           {"restart_count", join.restart_count},
+          {"ready", join.ready},
           {"store_port", join.store_port},
-          {"failures", to_json(join.failures)}};
+          {"failures", to_json(join.failures)},
+          {"recovers", to_json(join.recovers)}};
 }
 json body(const Ready& ready) {
   return {{"epoch", ready.epoch}, {"store_port", ready.store_port}};
@@ -224,7 +254,24 @@ json body(const Status& status) {
   return {{"text", status.text}};
 }
 json body(const Prepare& prepare) {
-  return to_json(prepare.membership);
+  json object = to_json(prepare.membership);
+  object["replaced"] = prepare.replaced;
+  object["reason"] = prepare.reason;
+  return object;
+}
+json body(const RankRecovers& recovers) {
+  return to_json(recovers);
+}
+json body(const CannotReform& cannot) {
+  return {{"epoch", cannot.epoch}, {"reason", cannot.reason}};
+}
+json body(const RanksRejected& rejected) {
+  return {{"epoch", rejected.epoch}, {"ranks", rejected.ranks}, {"reason", rejected.reason}};
+}
+json body(const Recovered& recovered) {
+  return {{"epoch", recovered.epoch},
+          {"step", recovered.step},
+          {"since_loss_ns", recovered.since_loss.count()}};
 }
 json body(const Start& start) {
   return {{"epoch", start.epoch},
@@ -261,11 +308,13 @@ Message parse(const json& object, const Join*) {
               .terms = job_terms(field(object, "terms")),
               .hosts_coordinator = flag(object, "hosts_coordinator"),
               .phase = static_cast<NodePhase>(
-                  number<int>(object, "phase", 0, static_cast<int>(NodePhase::stopping))),
+                  number<int>(object, "phase", 0, static_cast<int>(NodePhase::reforming))),
               .epoch = epoch_of(object),
               .restart_count = count(object, "restart_count"),
+              .ready = flag(object, "ready"),
               .store_port = number<int>(object, "store_port", 0, 65535),
-              .failures = worker_failures(object)};
+              .failures = worker_failures(object),
+              .recovers = ranks_that_recover(object)};
 }
 Message parse(const json& object, const Ready*) {
   return Ready{epoch_of(object), number<int>(object, "store_port", 0, 65535)};
@@ -289,7 +338,20 @@ Message parse(const json& object, const Status*) {
   return Status{text(object, "text")};
 }
 Message parse(const json& object, const Prepare*) {
-  return Prepare{membership_of(object)};
+  return Prepare{membership_of(object), ranks(object, "replaced"), text(object, "reason")};
+}
+Message parse(const json& object, const RankRecovers*) {
+  return rank_recovers(object);
+}
+Message parse(const json& object, const CannotReform*) {
+  return CannotReform{epoch_of(object), text(object, "reason")};
+}
+Message parse(const json& object, const RanksRejected*) {
+  return RanksRejected{epoch_of(object), ranks(object, "ranks"), text(object, "reason")};
+}
+Message parse(const json& object, const Recovered*) {
+  return Recovered{epoch_of(object), number<std::int64_t>(object, "step"),
+                   Time(number<std::int64_t>(object, "since_loss_ns"))};
 }
 Message parse(const json& object, const Start*) {
   return Start{epoch_of(object), text(object, "master_addr"),
@@ -327,9 +389,10 @@ Message parse(const json& object, const StacksDone*) {
 
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames{
-    "join",    "ready",      "failed",      "succeeded",    "stopped",    "leave",
-    "refused", "status",     "prepare",     "start",        "stop",       "finish",
-    "beat",    "ask_stacks", "find_stacks", "found_stacks", "stacks_done"};
+    "join",          "ready",      "failed",      "succeeded",    "stopped",     "leave",
+    "refused",       "status",     "prepare",     "start",        "stop",        "finish",
+    "beat",          "ask_stacks", "find_stacks", "found_stacks", "stacks_done", "recovers",
+    "cannot_reform", "rejected",   "recovered"};
 
 template <std::size_t Index = 0>
 Message parse_kind(std::size_t kind, const json& object) {

@@ -47,6 +47,7 @@ struct JobTerms {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
+  int max_replacements = 0;  // of workers, in place; 0: none is replaced without the others
   bool local_store = false;  // each node's workers reach the store through their own agent
   // How often nodes are heard of, and the silence after which one counts as lost.
   Time beat_interval = std::chrono::seconds(1);
@@ -60,9 +61,11 @@ struct JobTerms {
 struct WorkerFailed {
   Epoch epoch = 0;
   int rank = 0;
-  int code = 1;         // what `lockstep run` exits with: the exit code, or 128 + signal
-  Time age{0};          // how long ago it was when this was sent
-  std::string details;  // a WorkerFailure as JSON, for the report
+  int code = 1;          // what `lockstep run` exits with: the exit code, or 128 + signal
+  int signal = 0;        // what ended it; 0: it ended by itself
+  Time age{0};           // how long ago it was when this was sent
+  std::string details;   // a WorkerFailure as JSON, for the report
+  std::string progress;  // how far it was, where it said so; for people
 
   bool operator==(const WorkerFailed&) const = default;
 };
@@ -92,10 +95,22 @@ struct Membership {
   bool operator==(const Membership&) const = default;
 };
 
-/// How far a node has come in its epoch.
-enum class NodePhase { idle, prepared, running, succeeded, stopping };
+/// How far a node has come in its epoch. Re-forming: it goes from one epoch to the next and keeps
+/// its workers but for those that are replaced.
+enum class NodePhase { idle, prepared, running, succeeded, stopping, reforming };
 
 // From a node to the coordinator.
+
+/// A worker of this rank has the job's state, as all of this epoch have it, and can be carried into
+/// the next one; or (not able) it cannot any more.
+struct RankRecovers {
+  Epoch epoch = 0;
+  int rank = 0;
+  std::int64_t step = 0;  // committed
+  bool able = true;
+
+  bool operator==(const RankRecovers&) const = default;
+};
 
 /// Asks to take part, and after a broken connection says where the node stands, so that nothing
 /// depends on messages that were lost.
@@ -106,8 +121,10 @@ struct Join {
   NodePhase phase = NodePhase::idle;
   Epoch epoch = 0;                     // whose workers it has or had
   int restart_count = 0;               // of that epoch
-  int store_port = 0;                  // where phase is prepared
+  bool ready = false;                  // it has said Ready
+  int store_port = 0;                  // likewise
   std::vector<WorkerFailed> failures;  // of that epoch
+  std::vector<RankRecovers> recovers;  // likewise
 };
 struct Ready {
   Epoch epoch = 0;
@@ -115,6 +132,17 @@ struct Ready {
 };
 struct WorkersSucceeded {
   Epoch epoch = 0;
+};
+/// The epoch cannot be formed with this node's workers: one has ended well, or is about to.
+struct CannotReform {
+  Epoch epoch = 0;
+  std::string reason;
+};
+/// A worker says that the state of these ranks is not that of the others.
+struct RanksRejected {
+  Epoch epoch = 0;
+  std::vector<int> ranks;
+  std::string reason;
 };
 /// No worker of this epoch, or of an earlier one, is left on the node.
 struct Stopped {
@@ -140,6 +168,10 @@ struct Status {
 /// Make ready: group rank 0 opens the store, or every node its own end of it.
 struct Prepare {
   Membership membership;
+  // Empty: no worker is left, all are to be started. Else workers live on from the epoch before,
+  // but for these ranks; of those what is left is to be killed.
+  std::vector<int> replaced = {};
+  std::string reason = {};  // where ranks are replaced
 };
 struct Start {
   Epoch epoch = 0;
@@ -150,6 +182,12 @@ struct Stop {
   Epoch epoch = 0;
   int signal = 15;  // what the workers get first
   std::string reason;
+};
+/// All ranks go on after some were replaced.
+struct Recovered {
+  Epoch epoch = 0;
+  std::int64_t step = 0;  // committed
+  Time since_loss{0};
 };
 /// The job is over.
 struct Finish {
@@ -185,9 +223,10 @@ struct StacksDone {
   std::vector<std::string> missing;  // hosts that did not answer
 };
 
-using Message = std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused,
-                             Status, Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks,
-                             FoundStacks, StacksDone>;
+using Message =
+    std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused, Status,
+                 Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks, FoundStacks, StacksDone,
+                 RankRecovers, CannotReform, RanksRejected, Recovered>;
 
 /// One message as JSON text, and back. decode() throws InvalidArgument for everything that encode()
 /// could not have made.

@@ -35,7 +35,10 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
       forwarder_(services.loop, forwarder_callbacks()),
       workers_(plan, {services.keeper, services.pump, services.layout, services.events,
                       services.directory.socket_path(), services.directory.path()}),
-      hub_(services.loop, {.socket_path = services.directory.socket_path()}, hub_callbacks()),
+      hub_(services.loop,
+           {.socket_path = services.directory.socket_path(),
+            .replaces = plan.agent.terms.max_replacements > 0},
+           hub_callbacks()),
       stack_desk_(
           services.loop, services.directory.path(),
           [this](const Message& message) { link_->send(message); },
@@ -53,6 +56,8 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
 NodeShell::~NodeShell() {
   services_.loop.cancel(timer_);
   services_.loop.cancel(leftovers_poll_);
+  services_.loop.cancel(hang_timer_);
+  if (hang_search_) services_.loop.unwatch(hang_search_->pidfd());
   services_.loop.cancel(keeper_patience_);
   services_.loop.unwatch(services_.signals.fd());
   if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
@@ -114,6 +119,7 @@ Finish NodeShell::run() {
       {.kind = "job_start",
        .fields = {{"run_id", plan_.options.rdzv_id}, {"workers", std::int64_t{plan_.workers}}}});
   perform(agent_->start());
+  watch_for_hangs();
   services_.loop.run();
   services_.events.write(
       {.kind = "job_end",
@@ -163,9 +169,13 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
                 event("peer_lost", slot,
                       {{"ranks", rank_numbers(lost.ranks)}, {"operation", lost.operation}});
               },
-          .on_leaving = [event](int slot) { event("worker_leaving", slot, {}); },
-          .on_recovers = [](int, const WorkerRecovers&) {},
-          .on_rejected = [](int, const WorkerRejected&) {},
+          .on_leaving =
+              [this, event](int slot) {
+                event("worker_leaving", slot, {});
+                perform(agent_->on_worker_leaving(local_rank_of(slot), monotonic_now()));
+              },
+          .on_recovers = [this](int slot, const WorkerRecovers& told) { on_recovers(slot, told); },
+          .on_rejected = [this](int slot, const WorkerRejected& told) { on_rejected(slot, told); },
           .on_gone = [](int, const std::string&) {},
           .on_refused = [this](const std::string& reason) { note(reason); }};
 }
@@ -211,6 +221,7 @@ void NodeShell::carry_out(const StartWorkers& start) {
                   {"restart_count", std::int64_t{start.membership.restart_count}}}});
   membership_ = start.membership;
   attempt([&] { workers_.start(start); });
+  if (!start.replaced.empty()) announce_world(start);
 }
 
 void NodeShell::carry_out(const SignalWorkers& signal) {
@@ -282,7 +293,10 @@ void NodeShell::on_keeper() {
     if (std::holds_alternative<WorkerStarted>(event)) {
       workers_.on(event);
       if (workers_.all_started()) write_job(membership_);
-    } else if (const auto end = workers_.on(event)) {
+    } else if (auto end = workers_.on(event)) {
+      if (end->code != 0) {
+        end->progress = progress_of(membership_.self().first_rank + end->local_rank);
+      }
       note_failure(*end);
       perform(agent_->on_worker_end(*end, now));
     } else if (const auto* gone = std::get_if<AllGone>(&event)) {

@@ -3,8 +3,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
+#include "core/subprocess.h"
 #include "launch/agent.h"
 #include "launch/console.h"
 #include "launch/coordinator_link.h"
@@ -54,6 +56,8 @@ class NodeShell {
   void carry_out(const Send& send);
   void carry_out(const OpenStore& open);
   void carry_out(const StartWorkers& start);
+  void carry_out(const RevokeWorkers& revoke);
+  void carry_out(const NoteRecovered& note);
   void carry_out(const SignalWorkers& signal);
   void carry_out(const EndLeftovers& end);
   void carry_out(const AgentSays& says);
@@ -64,6 +68,15 @@ class NodeShell {
   /// --store local, and the store is on another node.
   bool forwards_store() const;
   WorkerHub::Callbacks hub_callbacks();
+  void announce_world(const StartWorkers& start);
+  void on_recovers(int slot, const WorkerRecovers& recovers);
+  void on_rejected(int slot, const WorkerRejected& rejected);
+  std::string progress_of(int slot) const;
+  int local_rank_of(int slot) const { return slot - membership_.self().first_rank; }
+  /// Finds workers that give no sign of life, and ends them.
+  void watch_for_hangs();
+  void look_into_hang(const WorkerGroup::Worker& worker, std::chrono::seconds silence);
+  void end_hang(int rank, std::uint64_t id);
   void note(const std::string& text);
   void write_job(const Membership& membership);
   void on_keeper();
@@ -92,6 +105,11 @@ class NodeShell {
   EventLoop::TimerId timer_{};
   std::uint64_t leftovers_request_ = 0;
   EventLoop::TimerId leftovers_poll_{};
+  EventLoop::TimerId hang_timer_{};
+  EventLoop::Clock::time_point hang_check_;   // the last one
+  EventLoop::Clock::time_point hangs_since_;  // silence before this was our own
+  std::optional<Subprocess> hang_search_;     // for the stack of one that hangs
+  std::set<std::uint64_t> hung_;              // workers that were found, by id
   bool keeper_lost_ = false;
   bool keeper_pending_ = false;
   EventLoop::TimerId keeper_patience_{};

@@ -115,6 +115,18 @@ void set_store(PendingOptions& pending, const OptionValue& value) {
   pending.options.store = value.text == "local" ? StoreMode::local : StoreMode::shared;
 }
 
+void set_recovery(PendingOptions& pending, const OptionValue& value) {
+  if (value.text != "in-place" && value.text != "restart") {
+    reject(value, "it must be in-place or restart");
+  }
+  pending.options.recovery =
+      value.text == "in-place" ? RecoveryMode::in_place : RecoveryMode::restart;
+}
+
+void set_hang_timeout(PendingOptions& pending, const OptionValue& value) {
+  pending.options.hang_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
+}
+
 void set_log_max_size(PendingOptions& pending, const OptionValue& value) {
   pending.options.log_max_bytes = parse_size(value);
 }

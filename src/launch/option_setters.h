@@ -53,6 +53,8 @@ void set_numa_binding(PendingOptions& pending, const OptionValue& value);
 void set_signals(PendingOptions& pending, const OptionValue& value);
 void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value);
 void set_store(PendingOptions& pending, const OptionValue& value);
+void set_recovery(PendingOptions& pending, const OptionValue& value);
+void set_hang_timeout(PendingOptions& pending, const OptionValue& value);
 void set_log_max_size(PendingOptions& pending, const OptionValue& value);
 
 }  // namespace lockstep

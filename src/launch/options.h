@@ -25,6 +25,12 @@ struct StreamMap {
   bool operator==(const StreamMap&) const = default;
 };
 
+/// What follows when a worker dies that could be replaced alone.
+enum class RecoveryMode {
+  in_place,  // the others keep their state, a new worker takes its place
+  restart,   // as for torchrun: all or nothing
+};
+
 enum class NumaBinding { node, socket, exclusive, core_complex };
 
 /// Where the store of a job on several nodes listens.
@@ -89,6 +95,9 @@ struct RunOptions {
   std::optional<std::string> secret_file;
   bool insecure = false;
   StoreMode store = StoreMode::shared;
+  RecoveryMode recovery = RecoveryMode::in_place;
+  int max_replacements = 100;
+  std::chrono::milliseconds hang_timeout = std::chrono::seconds(60);  // 0: none
   std::optional<std::string> prefix;            // template of every console line of a worker
   std::optional<std::string> tee_prefix;        // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: tee only
   std::optional<std::uintmax_t> log_max_bytes;  // rotate a log file beyond this

@@ -23,6 +23,7 @@ Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local
           .error_file = "",
           .epoch = place.epoch,
           .slot = rank,
+          .joins = !start.replaced.empty(),
           .agent_socket = "",
           .run_dir = ""};
 }

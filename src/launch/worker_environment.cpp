@@ -61,6 +61,7 @@ void set_ours(Environment::Variables& variables, const Placement& placement) {
   };
   set_or_erase("LOCKSTEP_AGENT", placement.agent_socket);
   set_or_erase("LOCKSTEP_RUN_DIR", placement.run_dir);
+  set_or_erase("LOCKSTEP_JOINS", placement.joins ? "1" : "");
 }
 
 }  // namespace

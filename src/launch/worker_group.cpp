@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "core/exec_process.h"
+#include "launch/descendants.h"
 #include "launch/failure_report.h"
 #include "launch/line_tail.h"
 #include "launch/placement.h"
@@ -18,6 +19,15 @@ WorkerGroup::WorkerGroup(const JobPlan& plan, Services services)
     : plan_(plan), services_(std::move(services)) {}
 
 void WorkerGroup::start(const StartWorkers& start) {
+  if (!start.replaced.empty()) {  // in the same attempt: logs are written on
+    for (const int rank : start.replaced) {
+      const int local_rank = rank - start.membership.self().first_rank;
+      if (local_rank < 0 || local_rank >= plan_.workers) continue;
+      end_what_is_left_of(local_rank);
+      start_one(start, local_rank);
+    }
+    return;
+  }
   services_.layout.begin_attempt(
       {.epoch = start.membership.epoch, .restart_count = start.membership.restart_count});
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) start_one(start, local_rank);
@@ -36,6 +46,7 @@ void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
                 .local_rank = local_rank,
                 .restart_count = placement.restart_count,
                 .node_rank = placement.group_rank,
+                .joins = placement.joins,
                 .error_file = logs.error_file};
   WorkerSpec spec{.argv = plan_.command.argv(local_rank), .environment = {}};
   for (const auto& [name, value] : variables_of_worker(plan_, placement)) {
@@ -82,6 +93,22 @@ UniqueFd WorkerGroup::connect(OutputStream stream, const Placement& placement,
   const std::uint64_t id = ++last_stream_;
   (is_error ? worker.stderr_stream : worker.stdout_stream) = id;
   return services_.pump.open(id, output.stream);
+}
+
+// What it has started may hold the devices and ports that its successor needs. It is in the session
+// that began with the worker, unless it has begun one of its own.
+void WorkerGroup::end_what_is_left_of(int local_rank) const {
+  const auto found = last_pids_.find(local_rank);
+  if (found == last_pids_.end()) return;
+  for (const ProcessInfo& process : descendants_of(services_.keeper.pid())) {
+    if (process.session == found->second) ::kill(process.pid, SIGKILL);
+  }
+}
+
+void WorkerGroup::kill(int local_rank) {
+  for (const auto& [id, worker] : workers_) {
+    if (worker.local_rank == local_rank) services_.keeper.signal(id, SIGKILL);
+  }
 }
 
 void WorkerGroup::signal(int number) {
@@ -133,9 +160,11 @@ std::optional<WorkerEnd> WorkerGroup::ended(std::uint64_t id, const ExitStatus& 
   if (found == workers_.end()) return std::nullopt;
   const Worker worker = std::move(found->second);
   workers_.erase(found);
+  if (worker.pid != 0) last_pids_[worker.local_rank] = worker.pid;
   WorkerEnd end{.epoch = worker.epoch, .local_rank = worker.local_rank, .code = 0, .details = ""};
   if (!status.success()) {
     end.code = exit_code_for(status);
+    end.signal = status.signal;
     end.details = to_json(describe_failure(worker, status, reason));
   }
   services_.events.write({.kind = "worker_exit",

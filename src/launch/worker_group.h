@@ -39,7 +39,8 @@ class WorkerGroup {
     int local_rank = 0;
     int restart_count = 0;
     int node_rank = 0;
-    pid_t pid = 0;  // 0: not yet running
+    bool joins = false;  // others that live on
+    pid_t pid = 0;       // 0: not yet running
     std::string error_file;
     std::string stderr_log;                      // empty: no file
     std::optional<std::uint64_t> stderr_stream;  // of the pump
@@ -48,9 +49,12 @@ class WorkerGroup {
 
   WorkerGroup(const JobPlan& plan, Services services);
 
-  /// Begins to start all of them. Throws for what fails before the first: a folder that cannot be
-  /// made, an environment that cannot be.
+  /// Begins to start all of them, or those that are replaced. Throws for what fails before the
+  /// first: a folder that cannot be made, an environment that cannot be.
   void start(const StartWorkers& start);
+
+  /// SIGKILL to the process group of one, if it runs.
+  void kill(int local_rank);
 
   /// To the process group of every worker that runs.
   void signal(int number);
@@ -69,6 +73,7 @@ class WorkerGroup {
 
  private:
   void start_one(const StartWorkers& start, int local_rank);
+  void end_what_is_left_of(int local_rank) const;
   UniqueFd connect(OutputStream stream, const Placement& placement, const WorkerLogs& logs,
                    Worker& worker);
   std::optional<WorkerEnd> ended(std::uint64_t id, const ExitStatus& status,
@@ -79,6 +84,7 @@ class WorkerGroup {
   const JobPlan& plan_;
   Services services_;
   std::map<std::uint64_t, Worker> workers_;
+  std::map<int, pid_t> last_pids_;  // of those that ended, by local rank
   std::uint64_t last_id_ = 0;
   std::uint64_t last_stream_ = 0;
 };

@@ -176,7 +176,7 @@ void WorkerHub::take_recovery_message(const Connection& connection,
   }
   const int slot = connection.place->slot;
   if (const auto* recovers = std::get_if<WorkerRecovers>(&message)) {
-    states_[slot].recovers = *recovers;
+    states_[slot].recovers = recovers->able ? std::optional(*recovers) : std::nullopt;
     callbacks_.on_recovers(slot, *recovers);
   } else if (const auto* rejected = std::get_if<WorkerRejected>(&message)) {
     callbacks_.on_rejected(slot, *rejected);

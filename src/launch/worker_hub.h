@@ -40,7 +40,7 @@ struct WorkerState {
   EventLoop::Clock::time_point step_since;  // it reports this step
   bool connected = false;
   bool leaving = false;                    // it said that it ends by itself
-  std::optional<WorkerRecovers> recovers;  // the latest
+  std::optional<WorkerRecovers> recovers;  // the latest, unless it was taken back
 };
 
 /// The agent's end of the workers' socket. Programs that never connect are none of its business.

@@ -15,6 +15,7 @@ TEST(WorkerMessages, come_back_as_they_were_sent) {
       WorkerLostPeers{},
       WorkerLeaving{},
       WorkerRecovers{.epoch = 3, .step = 812},
+      WorkerRecovers{.epoch = 3, .step = 813, .able = false},
       WorkerRejected{.ranks = {1}, .reason = "its state differs"}};
   for (const auto& message : from)
     EXPECT_EQ(decode_from_worker(encode_from_worker(message)), message);

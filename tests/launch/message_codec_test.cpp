@@ -25,13 +25,24 @@ JobTerms some_terms() {
           .min_nodes = 2,
           .max_nodes = 5,
           .max_restarts = 3,
+          .max_replacements = 9,
           .local_store = true,
           .beat_interval = Time(7),
           .beat_limit = Time(21)};
 }
 
 WorkerFailed some_failure() {
-  return {.epoch = 4, .rank = 9, .code = 139, .age = Time(1234567890123), .details = "{\"a\":1}"};
+  return {.epoch = 4,
+          .rank = 9,
+          .code = 139,
+          .signal = 11,
+          .age = Time(1234567890123),
+          .details = "{\"a\":1}",
+          .progress = "at step 3"};
+}
+
+RankRecovers some_recovery() {
+  return {.epoch = 4, .rank = 9, .step = 812, .able = false};
 }
 
 Membership some_membership() {
@@ -53,8 +64,10 @@ std::vector<Message> all_kinds() {
            .phase = NodePhase::running,
            .epoch = 4,
            .restart_count = 2,
+           .ready = true,
            .store_port = 29500,
-           .failures = {some_failure()}},
+           .failures = {some_failure()},
+           .recovers = {some_recovery()}},
       Ready{4, 29500},
       some_failure(),
       WorkersSucceeded{4},
@@ -62,7 +75,7 @@ std::vector<Message> all_kinds() {
       Leave{2, "SIGINT"},
       Refused{"no"},
       Status{"1 of 2"},
-      Prepare{some_membership()},
+      Prepare{some_membership(), {1, 3}, "why"},
       Start{4, "10.0.0.1", 29500},
       Stop{4, 2, "why"},
       Finish{.code = 75, .reason = "why", .failures = {some_failure()}, .stopped_ranks = {0, 2}},
@@ -70,7 +83,11 @@ std::vector<Message> all_kinds() {
       AskStacks{3, std::chrono::seconds(7)},
       FindStacks{4, std::chrono::seconds(8)},
       FoundStacks{5, "{}"},
-      StacksDone{6, {"a", "b"}}};
+      StacksDone{6, {"a", "b"}},
+      some_recovery(),
+      CannotReform{4, "why"},
+      RanksRejected{4, {2, 3}, "why"},
+      Recovered{4, 812, Time(310)}};
 }
 
 TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {
@@ -92,7 +109,8 @@ TEST(MessageCodec, FieldsArriveAsTheyWereSent) {
   EXPECT_TRUE(join.hosts_coordinator);
   EXPECT_EQ(join.phase, NodePhase::running);
   EXPECT_EQ(join.failures, std::vector{some_failure()});
-  EXPECT_EQ(std::get<Prepare>(decode(encode(Prepare{some_membership()}))).membership,
+  EXPECT_EQ(join.recovers, std::vector{some_recovery()});
+  EXPECT_EQ(std::get<Prepare>(decode(encode(Prepare{some_membership(), {}, ""}))).membership,
             some_membership());
 }
 
@@ -134,13 +152,14 @@ TEST(MessageCodec, FieldsWithinFieldsAreChecked) {
   refuse(join, "/node/node_rank", -1);
   refuse(join, "/node", 7);
   refuse(join, "/terms/min_nodes", 0);
-  refuse(join, "/phase", 5);
+  refuse(join, "/phase", 6);
   refuse(join, "/store_port", 65536);
   refuse(join, "/failures/0/code", 0);
   refuse(join, "/failures/0/age_ns", -1);
-  refuse(Prepare{some_membership()}, "/group_rank", 2);
-  refuse(Prepare{some_membership()}, "/nodes/1/workers", "2");
-  refuse(Prepare{some_membership()}, "/nodes", json::array());
+  refuse(join, "/recovers/0/step", -1);
+  refuse(Prepare{some_membership(), {}, ""}, "/group_rank", 2);
+  refuse(Prepare{some_membership(), {}, ""}, "/nodes/1/workers", "2");
+  refuse(Prepare{some_membership(), {}, ""}, "/nodes", json::array());
   refuse(Stopped{4, {1}}, "/stopped_ranks/0", -1);
   refuse(Ready{4, 1}, "/epoch", 18446744073709551615ULL);
   refuse(Ready{4, 1}, "/epoch", 1.5);

@@ -16,6 +16,7 @@ using lockstep::InvalidArgument;
 using lockstep::NumaBinding;
 using lockstep::Option;
 using lockstep::OptionOrigin;
+using lockstep::RecoveryMode;
 using lockstep::RunOptions;
 using lockstep::StoreMode;
 using lockstep::Streams;
@@ -77,6 +78,10 @@ const std::vector<Case>& value_cases() {
        [](const auto& o) { return o.shutdown_timeout == std::chrono::seconds(5); }},
       {"run-dir", "runs/1", [](const auto& o) { return o.run_dir == "runs/1"; }},
       {"secret-file", "s", [](const auto& o) { return o.secret_file == "s"; }},
+      {"recovery", "restart", [](const auto& o) { return o.recovery == RecoveryMode::restart; }},
+      {"max-replacements", "7", [](const auto& o) { return o.max_replacements == 7; }},
+      {"hang-timeout", "5",
+       [](const auto& o) { return o.hang_timeout == std::chrono::seconds(5); }},
       {"store", "local", [](const auto& o) { return o.store == StoreMode::local; }},
       {"prefix", "[${rank}]", [](const auto& o) { return o.prefix == "[${rank}]"; }},
       {"log-max-size", "2M", [](const auto& o) { return o.log_max_bytes == 2u << 20; }},

@@ -235,11 +235,11 @@ class AgentDriver {
   }
   void forget_actions() { actions_.clear(); }
 
- private:
   void perform(const Agent::Actions& actions) {
     actions_.insert(actions_.end(), actions.begin(), actions.end());
   }
 
+ private:
   AgentOptions options_;
   std::optional<Agent> agent_;
   Time now_ = std::chrono::hours(7);

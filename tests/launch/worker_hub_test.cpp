@@ -348,6 +348,8 @@ TEST(WorkerHub, hears_that_a_worker_can_be_carried_over_and_whose_state_differs)
   EXPECT_EQ(hub.events.at(2), "3 rejects 1: its hash differs");
   EXPECT_EQ(hub.hub->state(3)->recovers, (WorkerRecovers{.epoch = 2, .step = 812}));
   EXPECT_TRUE(client.replaces_workers());
+  client.report_recovers_no_more(2, 900);
+  EXPECT_TRUE(eventually(loop, [&] { return !hub.hub->state(3)->recovers; }));
 }
 
 TEST(WorkerHub, revokes_a_world_and_announces_the_next) {

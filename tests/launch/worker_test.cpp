@@ -255,6 +255,12 @@ TEST(WorkerEnvironment, has_torchruns_variables_and_ours) {
   EXPECT_EQ(worker_environment(launcher, options, placement), expected);
 }
 
+TEST(WorkerEnvironment, a_worker_that_joins_others_at_work_knows_it_and_no_other_does) {
+  const Environment launcher{Environment::Variables{{"LOCKSTEP_JOINS", "1"}}};  // of an outer job
+  EXPECT_EQ(worker_environment(launcher, {}, {.joins = true}).at("LOCKSTEP_JOINS"), "1");
+  EXPECT_FALSE(worker_environment(launcher, {}, {}).contains("LOCKSTEP_JOINS"));
+}
+
 TEST(WorkerEnvironment, several_workers_get_one_thread_each_and_the_user_is_told) {
   const Environment launcher{Environment::Variables{}};
   EXPECT_EQ(worker_environment(launcher, {}, {.local_world_size = 2}).at("OMP_NUM_THREADS"), "1");

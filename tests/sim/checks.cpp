@@ -26,6 +26,9 @@ std::optional<Epoch> epoch_of(const Message& message) {
   if (const auto* prepare = std::get_if<Prepare>(&message)) return prepare->membership.epoch;
   if (const auto* start = std::get_if<Start>(&message)) return start->epoch;
   if (const auto* stop = std::get_if<Stop>(&message)) return stop->epoch;
+  if (const auto* recovers = std::get_if<RankRecovers>(&message)) return recovers->epoch;
+  if (const auto* cannot = std::get_if<CannotReform>(&message)) return cannot->epoch;
+  if (const auto* recovered = std::get_if<Recovered>(&message)) return recovered->epoch;
   return std::nullopt;
 }
 
@@ -40,6 +43,7 @@ Membership without_place(Membership membership) {
 Tally& Tally::operator+=(const Tally& other) {
   epochs += other.epochs;
   restarts += other.restarts;
+  recoveries += other.recoveries;
   rejoined_at_work += other.rejoined_at_work;
   coordinators += other.coordinators;
   succeeded += other.succeeded;
@@ -74,12 +78,11 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
   const bool of_worker = std::holds_alternative<WorkerFailed>(message) ||
                          (join != nullptr && !join->failures.empty() &&
                           join->phase == NodePhase::running && join->epoch == before.epoch);
-  if (of_worker && before.phase == Phase::running && after.phase != Phase::running) {
+  if (of_worker && before.at_work && !after.at_work) {
     current(before.epoch).costs_restart = true;
   }
   const auto* failed = std::get_if<WorkerFailed>(&message);
-  if (failed != nullptr && failed->code == 75 && failed->epoch == before.epoch &&
-      before.phase == Phase::running) {
+  if (failed != nullptr && failed->code == 75 && failed->epoch == before.epoch && before.at_work) {
     current(before.epoch).is_last = true;
   }
 }
@@ -93,10 +96,17 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
   require(after.restarts <= before.restarts + 1 || after.restarts <= told_restarts_,
           "one event cost more than one restart");
   // A job of fixed size has failed when a member is lost at work, whatever the reason.
-  if (before.phase == Phase::running && after.phase != Phase::running &&
-      !scenario_.terms.elastic()) {
+  if (before.at_work && !after.at_work && !scenario_.terms.elastic()) {
     current(before.epoch).costs_restart = true;
   }
+  // Of those that were to live on, one could not.
+  if (before.at_work && before.phase == Phase::preparing && after.restarts > before.restarts) {
+    current(before.epoch).costs_restart = true;
+  }
+  require(after.restarts == 0 || !scenario_.must_survive,
+          "all workers are restarted although the job could have gone on in place");
+  require(after.replacements <= scenario_.terms.max_replacements, "replacement ",
+          after.replacements, " of ", scenario_.terms.max_replacements);
   if (before.phase != Phase::gathering &&
       (after.phase == Phase::gathering || after.epoch != before.epoch)) {
     gathering_since_ = local_now;
@@ -115,6 +125,9 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
       finish_ = *finish;
       if (finish->code == 0) check_success();
       finish->code == 0 ? ++tally_.succeeded : ++tally_.failed;
+      require(finish->code == 0 || !scenario_.must_survive ||
+                  finish->reason.find("the second time") != std::string::npos,
+              "the job failed although it could have gone on in place: ", finish->reason);
     }
     require(encode(*finish_) == encode(*finish), "two nodes are told different ends");
     told_.try_emplace(node_id, 0);
@@ -127,12 +140,18 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
   if (prepare == nullptr) return;
   const Membership& membership = prepare->membership;
   check_membership(membership);
-  if (!formed_.contains({life_, membership.epoch})) check_new_epoch(membership, local_now);
+  if (!formed_.contains({life_, membership.epoch})) check_new_epoch(*prepare, local_now);
   Formed& formed = current(membership.epoch);
   require(formed.common == without_place(membership), "two views of epoch ", membership.epoch);
   const auto [place, is_new] = formed.ids.try_emplace(membership.group_rank, node_id);
   require(is_new || place->second == node_id, "group rank ", membership.group_rank, " of epoch ",
           membership.epoch, " was given to ", place->second, " and to ", node_id);
+  const std::set<int> replaced(prepare->replaced.begin(), prepare->replaced.end());
+  // Ranks that have state by now are not replaced again when it is said once more.
+  require(replaced.empty() == formed.replaced.empty() &&
+              std::ranges::includes(formed.replaced, replaced),
+          "two views of who is replaced in epoch ", membership.epoch);
+  if (!replaced.empty()) return;  // others live on
   const auto processes = processes_.find(node_id);
   require(processes == processes_.end() || processes->second == 0, node_id,
           " is made a member of epoch ", membership.epoch, " although it still has workers");
@@ -159,7 +178,17 @@ void Checks::check_membership(const Membership& membership) const {
           membership.epoch, " has ", nodes, " nodes");
 }
 
-void Checks::check_new_epoch(const Membership& membership, Time local_now) {
+void Checks::check_reformed(const Prepare& prepare, const Formed& before) {
+  Membership same = before.common;
+  same.epoch = prepare.membership.epoch;
+  require(same == without_place(prepare.membership), "epoch ", same.epoch,
+          " takes workers over, but ranks or nodes are others than before");
+  require(static_cast<int>(prepare.replaced.size()) < same.world_size, "epoch ", same.epoch,
+          " replaces all workers at once and calls it recovery");
+}
+
+void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
+  const Membership& membership = prepare.membership;
   require(membership.epoch > last_epoch_, "epoch ", membership.epoch, " after ", last_epoch_);
   require(membership.epoch > told_epoch_, "epoch ", membership.epoch,
           " although a node has told of epoch ", told_epoch_);
@@ -176,13 +205,16 @@ void Checks::check_new_epoch(const Membership& membership, Time local_now) {
             "epoch ", membership.epoch, " counts ", membership.restart_count, " restarts after ",
             counted, "; ", cost, " more was needed");
     may_be_smaller = nodes >= before.common.nodes.size();
+    if (!prepare.replaced.empty()) check_reformed(prepare, before);
     if (before.costs_restart) ++tally_.restarts;
   }
   require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
               local_now - gathering_since_ >= scenario_.coordinator.last_call,
           "epoch ", membership.epoch, " was formed before the end of the last call");
   last_epoch_ = membership.epoch;
-  formed_[{life_, membership.epoch}].common = without_place(membership);
+  Formed& formed = formed_[{life_, membership.epoch}];
+  formed.common = without_place(membership);
+  formed.replaced.insert(prepare.replaced.begin(), prepare.replaced.end());
   ++tally_.epochs;
 }
 
@@ -246,8 +278,9 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
           " starts workers with the store's port ", start.master_port, " instead of ", port);
   require(start.master_addr == (local ? "127.0.0.1" : start.membership.nodes.front().address),
           node.id, " starts workers with the store at ", start.master_addr);
-  require(!node.link_is_open || epoch == last_epoch_, node.id, " starts workers of epoch ", epoch,
-          " in epoch ", last_epoch_);
+  // The next epoch of those that live on is begun at once, and this start may still be on its way.
+  require(!node.link_is_open || epoch == last_epoch_ || !start.replaced.empty(), node.id,
+          " starts workers of epoch ", epoch, " in epoch ", last_epoch_);
   started_under_[node.id] = life_;
 }
 

@@ -25,6 +25,7 @@ class Violation : public std::runtime_error {
 struct Tally {
   int epochs = 0;
   int restarts = 0;
+  int recoveries = 0;        // of worlds in which somebody had state
   int rejoined_at_work = 0;  // connected again with its workers running
   int coordinators = 0;
   int succeeded = 0;  // jobs
@@ -46,11 +47,15 @@ class Checks {
     Coordinator::Phase phase = Coordinator::Phase::gathering;
     Epoch epoch = 0;
     int restarts = 0;
+    int replacements = 0;
+    bool at_work = false;  // there are workers, and they are not being stopped
 
     explicit CoordinatorView(const Coordinator& coordinator)
         : phase(coordinator.phase()),
           epoch(coordinator.epoch()),
-          restarts(coordinator.restarts()) {}
+          restarts(coordinator.restarts()),
+          replacements(coordinator.replacements()),
+          at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()) {}
     bool operator==(const CoordinatorView&) const = default;
   };
   void coordinator_started(int life, Time local_now);
@@ -101,6 +106,7 @@ class Checks {
   /// So that Prepare can be checked against what the node is doing.
   std::map<std::string, int>& processes_of() { return processes_; }
   const Tally& tally() const { return tally_; }
+  int life() const { return life_; }
 
  private:
   struct Formed {
@@ -109,13 +115,15 @@ class Checks {
     std::set<std::string> prepared;
     std::map<std::string, int> succeeded;    // workers
     std::map<std::string, int> store_ports;  // by node id
+    std::set<int> replaced;
     bool costs_restart = false;
     bool is_last = false;
   };
 
   Formed& current(Epoch epoch);
   void check_membership(const Membership& membership) const;
-  void check_new_epoch(const Membership& membership, Time local_now);
+  void check_new_epoch(const Prepare& prepare, Time local_now);
+  void check_reformed(const Prepare& prepare, const Formed& before);
   void check_success() const;
   bool is_stranger(const std::string& node_id) const;
 

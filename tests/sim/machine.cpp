@@ -86,11 +86,8 @@ void Machine::crash(bool power_lost) {
     shared_.checks.coordinator_died();
   }
   process_is_gone();
-  if (power_lost) {
-    processes_.clear();
-    return;
-  }
-  shared_.queue.after(shared_.random.between(1ms, 100ms), [this] { processes_.clear(); });
+  if (power_lost) return forget_processes();
+  shared_.queue.after(shared_.random.between(1ms, 100ms), [this] { forget_processes(); });
 }
 
 void Machine::process_is_gone() {
@@ -189,6 +186,10 @@ void Machine::carry_out(const AgentAction& action) {
     open_store(open->membership);
   } else if (const auto* start = std::get_if<StartWorkers>(&action)) {
     start_workers(*start);
+  } else if (const auto* revoke = std::get_if<RevokeWorkers>(&action)) {
+    revoke_workers(*revoke);
+  } else if (std::get_if<NoteRecovered>(&action)) {
+    shared_.trace.note(shared_.queue.now(), id_, "recovered");
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     signal_workers(signal->signal);
   } else if (const auto* end = std::get_if<EndLeftovers>(&action)) {

@@ -15,6 +15,7 @@
 #include "sim/random.h"
 #include "sim/scenario.h"
 #include "sim/trace.h"
+#include "sim/training.h"
 
 namespace lockstep::sim {
 
@@ -25,6 +26,7 @@ struct Shared {
   Random random;
   Trace trace;
   Checks checks;
+  Training training{queue, random};
   Network* network = nullptr;
   bool faults_over = false;
   std::function<void(Epoch)> worker_failed;  // tells all machines
@@ -42,6 +44,12 @@ class Machine {
   void signal(int number);
   /// Workers in the middle of a collective fail when another one did.
   void infect(Epoch epoch);
+  /// A fault: one worker dies. False: there is none, or the job could not go on.
+  bool kill_worker();
+  // What workers that train say.
+  void worker_recovers(int worker, const RankRecovers& recovers);
+  void worker_leaves(int worker);
+  void worker_has_ended(int worker);
 
   const std::string& id() const { return id_; }
   bool alive() const { return agent_.has_value(); }
@@ -66,6 +74,8 @@ class Machine {
     bool killed = false;
     bool leaves_child = false;
     std::optional<Time> signalled;
+    Epoch revoked = 0;  // the latest epoch that it has heard is being formed
+    Epoch world = 0;    // the latest that it has heard is there
   };
 
   Time local_now() const;
@@ -84,7 +94,13 @@ class Machine {
   void carry_out(const CoordinatorAction& action);
   void open_store(const Membership& membership);
   void start_workers(const StartWorkers& start);
-  void start_worker(Epoch epoch, int local_rank);
+  void start_worker(const StartWorkers& start, int local_rank);
+  void continue_worker(const StartWorkers& start, Process& process);
+  void revoke_workers(const RevokeWorkers& revoke);
+  void arrive(int number, const StartWorkers& start);
+  Process* find(int number);
+  int worker_id(int number) const { return index_ * 1'000'000 + number; }
+  void forget_processes();
   void signal_workers(int number);
   void end_process(int number, int code);
   void end_leftovers(bool gently);
@@ -111,6 +127,7 @@ class Machine {
   int leftovers_request_ = 0;
   int next_process_ = 1;
   std::vector<Process> processes_;
+  std::map<int, Time> kills_;                  // faults, by local rank
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
   Time heard_{0};                              // local; of the coordinator
   int stop_signals_ = 0;

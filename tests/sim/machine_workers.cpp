@@ -32,21 +32,138 @@ void Machine::open_store(const Membership& membership) {
 }
 
 void Machine::start_workers(const StartWorkers& start) {
+  const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
+  const int first = start.membership.self().first_rank;
+  std::vector<int> fresh;
+  int beside = 0;
+  for (int local_rank = 0; local_rank < scenario.workers; ++local_rank) {
+    const bool is_fresh =
+        start.replaced.empty() ||
+        std::ranges::find(start.replaced, first + local_rank) != start.replaced.end();
+    if (is_fresh) fresh.push_back(local_rank);
+  }
+  // Whoever lives on is none of those that are started; what dead workers left behind may be there.
+  for (const Process& process : processes_) {
+    const bool lives_on =
+        !start.replaced.empty() &&
+        (!process.worker || std::ranges::find(fresh, process.local_rank) == fresh.end());
+    if (!lives_on) ++beside;
+  }
   shared_.checks.workers_started(
       {.id = id_,
        .link_is_open = link_ && shared_.network->open_at_coordinator(*link_),
-       .processes = static_cast<int>(processes_.size())},
+       .processes = beside},
       start);
-  const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
-  for (int rank = 0; rank < scenario.workers; ++rank) start_worker(start.membership.epoch, rank);
+  if (!start.replaced.empty()) {
+    for (Process& process : processes_) {
+      if (process.worker) continue_worker(start, process);
+    }
+  }
+  for (const int local_rank : fresh) start_worker(start, local_rank);
   count_processes();
 }
 
-void Machine::start_worker(Epoch epoch, int local_rank) {
+Machine::Process* Machine::find(int number) {
+  const auto found = std::ranges::find(processes_, number, &Process::number);
+  return found == processes_.end() ? nullptr : &*found;
+}
+
+void Machine::arrive(int number, const StartWorkers& start) {
+  const Process* process = find(number);
+  const Epoch epoch = start.membership.epoch;
+  if (process == nullptr || process->revoked > epoch) return;
+  shared_.training.arrive({.worker = worker_id(number),
+                           .world = {shared_.checks.life(), epoch},
+                           .rank = start.membership.self().first_rank + process->local_rank,
+                           .world_size = start.membership.world_size,
+                           .joins = process->epoch == epoch && !start.replaced.empty()});
+}
+
+// A worker that lives on hears of its new world.
+void Machine::continue_worker(const StartWorkers& start, Process& process) {
+  if (process.signalled) return;
+  shared_.training.check_carried_over(worker_id(process.number));
+  shared_.queue.after(shared_.random.between(100us, 30ms), [this, number = process.number, start] {
+    Process* lives = find(number);
+    if (lives == nullptr || lives->world >= start.membership.epoch) return;
+    lives->world = start.membership.epoch;
+    if (lives->revoked > lives->world) return;
+    shared_.training.revoke(worker_id(number));  // where the revocation comes after it
+    arrive(number, start);
+  });
+}
+
+void Machine::revoke_workers(const RevokeWorkers& revoke) {
+  Random& random = shared_.random;
+  for (Process& process : processes_) {
+    if (!process.worker) continue;
+    const auto is = [&](const std::vector<int>& ranks) {
+      return std::ranges::find(ranks, process.local_rank) != ranks.end();
+    };
+    const int number = process.number;
+    if (is(revoke.killed)) {
+      process.killed = true;
+      shared_.queue.after(random.between(1ms, 50ms),
+                          [this, number] { end_process(number, 128 + SIGKILL); });
+    } else if (is(revoke.survivors)) {
+      shared_.queue.after(random.between(100us, 30ms), [this, number, epoch = revoke.epoch] {
+        Process* lives = find(number);
+        if (lives == nullptr || lives->revoked >= epoch || lives->world >= epoch) return;
+        lives->revoked = epoch;
+        shared_.training.revoke(worker_id(number));
+      });
+    }
+  }
+}
+
+bool Machine::kill_worker() {
+  if (!alive() || processes_.empty()) return false;
+  const Process& process = processes_[static_cast<std::size_t>(
+      shared_.random.between(0, static_cast<int>(processes_.size()) - 1))];
+  if (!process.worker) return false;
+  const Time now = shared_.queue.now();
+  if (shared_.scenario.must_survive) {
+    const auto last = kills_.find(process.local_rank);
+    if (last != kills_.end() && now - last->second < 60s) return false;
+    if (!shared_.training.is_survivable(worker_id(process.number))) return false;
+  }
+  kills_[process.local_rank] = now;
+  shared_.trace.note(now, id_, "worker is killed", concat("local rank ", process.local_rank));
+  end_process(process.number, 128 + SIGKILL);
+  return true;
+}
+
+// Messages of a worker to its agent, which come in the order in which they are sent.
+void Machine::worker_recovers(int worker, const RankRecovers& recovers) {
+  const Process* process = find(worker % 1'000'000);
+  if (process == nullptr || finish_) return;
+  report("worker recovers", [&, local_rank = process->local_rank](Agent& agent) {
+    return agent.on_worker_recovers(local_rank, recovers, local_now());
+  });
+}
+
+void Machine::worker_leaves(int worker) {
+  const Process* process = find(worker % 1'000'000);
+  if (process == nullptr || finish_) return;
+  report("worker leaves", [&, local_rank = process->local_rank](Agent& agent) {
+    return agent.on_worker_leaving(local_rank, local_now());
+  });
+}
+
+void Machine::worker_has_ended(int worker) {
+  end_process(worker % 1'000'000, 0);
+}
+
+void Machine::forget_processes() {
+  for (const Process& process : processes_) shared_.training.die(worker_id(process.number));
+  processes_.clear();
+}
+
+void Machine::start_worker(const StartWorkers& start, int local_rank) {
   const Scenario& scenario = shared_.scenario;
   Random& random = shared_.random;
   Process process{.number = next_process_++,
-                  .epoch = epoch,
+                  .epoch = start.membership.epoch,
                   .local_rank = local_rank,
                   .worker = true,
                   .ignores_term = random.percent(scenario.ignoring_percent),
@@ -60,8 +177,13 @@ void Machine::start_worker(Epoch epoch, int local_rank) {
     runs = random.between(1ms, scenario.work);
     code = random.percent(scenario.resume_percent) ? 75 : random.percent(50) ? 1 : 139;
   }
-  shared_.queue.after(runs, [this, number = process.number, code] { end_process(number, code); });
+  const int number = process.number;
   processes_.push_back(process);
+  if (code != 0 || !scenario.trains) {
+    shared_.queue.after(runs, [this, number, code] { end_process(number, code); });
+  }
+  if (!scenario.trains) return;
+  shared_.queue.after(random.between(10ms, 3s), [this, number, start] { arrive(number, start); });
 }
 
 void Machine::signal_workers(int number) {
@@ -108,6 +230,7 @@ void Machine::end_process(int number, int code) {
   if (found == processes_.end() || found->stuck) return;
   const Process process = *found;
   processes_.erase(found);
+  shared_.training.die(worker_id(number));
   if (process.leaves_child) {
     Process child;
     child.number = next_process_++;
@@ -121,11 +244,15 @@ void Machine::end_process(int number, int code) {
       shared_.queue.now(), id_, "worker ends",
       concat("local rank ", process.local_rank, " of epoch ", process.epoch, ", code ", code));
   if (code != 0 && !process.signalled) shared_.worker_failed(process.epoch);
-  if (code == 0 && !process.signalled) shared_.checks.worker_succeeded(id_, process.epoch);
+  if (code == 0 && !process.signalled) {
+    shared_.checks.worker_succeeded(id_, shared_.scenario.trains ? agent_->epoch() : process.epoch);
+  }
   const WorkerEnd end{.epoch = process.epoch,
                       .local_rank = process.local_rank,
                       .code = code,
-                      .details = code == 0 ? "" : "{}"};
+                      .details = code == 0 ? "" : "{}",
+                      .signal = code > 128 ? code - 128 : 0,
+                      .progress = ""};
   later(shared_.random.between(10us, 5ms), [this, end] {
     if (finish_) return;
     report("learns of it", [&](Agent& agent) { return agent.on_worker_end(end, local_now()); });
@@ -144,7 +271,7 @@ void Machine::end_leftovers(bool gently) {
       if (process.worker) workers.push_back(process.number);
     }
     for (const int number : workers) end_process(number, 128 + SIGKILL);
-    processes_.clear();
+    forget_processes();
     count_processes();
     later(10ms, [this, request] {
       if (finish_ || request != leftovers_request_) return;

@@ -109,3 +109,45 @@ mutation(second_signal_waits agent.cpp
 mutation(leftovers_forgotten agent.cpp
   [[actions_.push_back(EndLeftovers{.gently = signalled_});]]
   [[all_stopped();]])
+
+# Recovery in place.
+mutation(workers_without_state_carried_over coordinator_recovery.cpp
+  [[ranks.insert(lost.begin(), lost.end());]]
+  [[ranks.clear();
+    ranks.insert(lost.begin(), lost.end());]])
+mutation(state_of_new_workers_not_noted coordinator_recovery.cpp
+  [[with_state_.insert(recovers.rank);]]
+  [[]])
+mutation(all_state_lost_and_not_noticed coordinator_recovery.cpp
+  [[if (survivors == 0) return "no rank with the job's state is left";]]
+  [[]])
+mutation(replacements_not_limited coordinator_recovery.cpp
+  [[if (std::cmp_greater(lost.size(), most - replacements_)) {
+    return concat(replacements_, " of ", most, " replacements are used (--max-replacements)");
+  }]]
+  [[]])
+mutation(replacement_not_repeated coordinator_recovery.cpp
+  [[return send(node, Prepare{node.membership, as_list(replaced_), cause_.reason});]]
+  [[return;]])
+mutation(lost_node_costs_nothing_while_re_forming coordinator.cpp
+  [[if (node.participant && !carries_over_) return begin_stop(text, SIGTERM);]]
+  [[if (node.participant) return begin_stop(text, SIGTERM);]])
+mutation(old_replacement_accepted agent_recovery.cpp
+  [[if (prepare.membership.epoch <= membership_.epoch) return;]]
+  [[]])
+mutation(old_start_of_replacements_accepted agent_recovery.cpp
+  [[if (start.epoch != membership_.epoch || !ready_) return;]]
+  [[]])
+mutation(replaced_before_it_is_gone agent_recovery.cpp
+  [[if (old_ones_left) return;]]
+  [[]])
+mutation(leaving_worker_carried_over agent_recovery.cpp
+  [[if (const auto reason = reason_not_to_reform(prepare.membership, prepare.replaced)) {
+    return send(CannotReform{prepare.membership.epoch, *reason});
+  }]]
+  [[]])
+mutation(unknown_death_not_told_again agent_recovery.cpp
+  [[failed.epoch = membership_.epoch;
+    failed.age = now_ - failed_at_.at(failed.rank);
+    send(failed);]]
+  [[]])

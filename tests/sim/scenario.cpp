@@ -62,6 +62,25 @@ void choose_times(Scenario& scenario, Random& random) {
   coordinator.stop_limit = 2 * agent.grace + 10s;
 }
 
+void choose_training(Scenario& scenario, Random& random) {
+  scenario.trains = random.percent(50);
+  if (!scenario.trains) return;
+  scenario.terms.max_replacements = random.percent(10) ? 0 : random.between(1, 30);
+  scenario.steps = random.between(3, 40);
+  scenario.must_survive = random.percent(30);
+  if (!scenario.must_survive) return;
+  scenario.terms.max_replacements = 100'000;
+  scenario.failing_percent = scenario.broken_percent = scenario.losing_percent = 0;
+  scenario.work = std::max<Time>(scenario.work, 10s);
+  scenario.fault_gap = random.between(300ms, 5s);
+  scenario.faults_end = std::max<Time>(scenario.faults_end, 60s);
+  scenario.terms.min_nodes = scenario.terms.max_nodes = static_cast<int>(scenario.nodes.size());
+  for (NodeScenario& node : scenario.nodes) {
+    node.never_comes = node.other_run_id = false;
+    node.start = random.between(Time(0), 2s);
+  }
+}
+
 }  // namespace
 
 Time Clock::real(Time local) const {
@@ -100,6 +119,7 @@ Scenario make_scenario(std::uint64_t seed) {
 
   // Drawn last, so that what was there before stays as it was for each seed.
   scenario.terms.local_store = random.percent(25);
+  choose_training(scenario, random);
   scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
@@ -107,7 +127,8 @@ Scenario make_scenario(std::uint64_t seed) {
   const Time turn = coordinator.last_call + scenario.work + scenario.uneven +
                     coordinator.stop_limit + 2 * scenario.terms.beat_limit + 10s;
   scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
-                       (scenario.terms.max_restarts + nodes + 2) * turn;
+                       (scenario.terms.max_restarts + nodes + 2) * turn +
+                       std::min(scenario.terms.max_replacements, 100) * 10s;
   return scenario;
 }
 
@@ -121,7 +142,11 @@ std::string Scenario::describe() const {
              seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
              " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
              " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
-             " % cannot be killed, ", broken_percent, " % of stores fail\nfaults: ");
+             " % cannot be killed, ", broken_percent, " % of stores fail",
+             trains ? concat("; they train ", steps, " steps, up to ", terms.max_replacements,
+                             " are replaced", must_survive ? ", and the job must survive" : "")
+                    : "",
+             "\nfaults: ");
   text += fault_gap == Time(0)
               ? "none"
               : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s, ",

@@ -51,6 +51,10 @@ struct Scenario {
   int resume_percent = 0;      // of failures: exit code 75
   int broken_percent = 0;      // of store openings
 
+  bool trains = false;        // workers can be carried over (training.h)
+  bool must_survive = false;  // nothing happens that the job cannot go on from in place
+  int steps = 1;
+
   Time fault_gap{0};          // between faults on average; 0: none
   int losing_percent = 0;     // of messages that matter, each with its connection
   int repeating_percent = 0;  // likewise, an older one after them

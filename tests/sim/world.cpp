@@ -3,6 +3,7 @@
 #include <csignal>
 #include <deque>
 #include <exception>
+#include <map>
 
 #include "lockstep/error.h"
 #include "sim/machine.h"
@@ -30,9 +31,21 @@ class World final : public NetworkUsers {
         network_(shared_.queue, shared_.random, *this, scenario.nodes.size()) {
     shared_.network = &network_;
     shared_.worker_failed = [this](Epoch epoch) {
-      if (!scenario_.contagious) return;
+      // Workers that train wait for the agent's word.
+      if (!scenario_.contagious || scenario_.trains) return;
       for (Machine& machine : machines_) machine.infect(epoch);
     };
+    shared_.training.set_length(scenario.steps, scenario.work / scenario.steps);
+    const auto machine_of = [this](int worker) -> Machine& {
+      return machines_[static_cast<std::size_t>(worker / 1'000'000)];
+    };
+    shared_.training.set_callbacks(
+        {.recovers =
+             [=](int worker, const RankRecovers& recovers) {
+               machine_of(worker).worker_recovers(worker, recovers);
+             },
+         .leaving = [=](int worker) { machine_of(worker).worker_leaves(worker); },
+         .ended = [=](int worker) { machine_of(worker).worker_has_ended(worker); }});
     for (std::size_t i = 0; i < scenario.nodes.size(); ++i) {
       machines_.emplace_back(shared_, static_cast<int>(i));
     }
@@ -40,7 +53,11 @@ class World final : public NetworkUsers {
 
   void run();
   const Trace& trace() const { return shared_.trace; }
-  const Tally& tally() const { return shared_.checks.tally(); }
+  Tally tally() const {
+    Tally tally = shared_.checks.tally();
+    tally.recoveries = shared_.training.recoveries();
+    return tally;
+  }
 
   bool coordinator_listens() const override { return machines_[0].listens(); }
   bool awaits_connection(int node, std::uint64_t attempt) const override {
@@ -71,6 +88,7 @@ class World final : public NetworkUsers {
   }
   void schedule_fault();
   void cause_fault();
+  void cause_survivable_fault(int node);
   void partition(int node);
   void crash(int node);
   void send_signals(int node);
@@ -81,6 +99,7 @@ class World final : public NetworkUsers {
   Shared shared_;
   Network network_;
   std::deque<Machine> machines_;
+  std::map<int, Time> last_break_;  // by node
   int starts_ahead_ = 0;
   int events_at_once_ = 0;
 };
@@ -139,6 +158,11 @@ void World::schedule_fault() {
 void World::cause_fault() {
   Random& random = shared_.random;
   const int node = random.between(0, static_cast<int>(machines_.size()) - 1);
+  if (scenario_.must_survive) return cause_survivable_fault(node);
+  if (scenario_.trains && random.percent(70)) {
+    machine(node).kill_worker();
+    return;
+  }
   const int kind = random.between(1, 100);
   if (node == 0 && random.percent(60)) return;  // it takes the coordinator with it
   if (kind <= 10) return crash(node);
@@ -156,6 +180,22 @@ void World::cause_fault() {
   if (kind <= 75) return partition(node);
   note(node, "repeats messages of");
   network_.repeat_something(node, random.percent(50) ? Way::up : Way::down);
+}
+
+void World::cause_survivable_fault(int node) {
+  // A connection that breaks is made again before the node counts as lost.
+  Time& broken = last_break_[node];
+  if (node == 0 || shared_.random.percent(70) || shared_.queue.now() - broken < 20s) {
+    machine(node).kill_worker();
+    return;
+  }
+  broken = shared_.queue.now();
+  note(node, "breaks the connection of");
+  network_.break_connection(node, true, true);
+  // What is said about a loss meanwhile has to be said again.
+  const int other = shared_.random.between(0, static_cast<int>(machines_.size()) - 1);
+  shared_.queue.after(shared_.random.between(1ms, 400ms),
+                      [this, other] { machine(other).kill_worker(); });
 }
 
 void World::partition(int node) {

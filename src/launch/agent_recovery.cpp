@@ -1,0 +1,147 @@
+// What an agent does when some workers are replaced and the others live on.
+#include <algorithm>
+
+#include "launch/agent.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+bool holds(const std::vector<int>& ranks, int rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+}  // namespace
+
+// From the epoch that runs, or from one that was being formed when more ranks were lost.
+void Agent::reform(const Prepare& prepare) {
+  if (prepare.membership.epoch <= membership_.epoch) return;
+  // Who stops its workers says so by itself.
+  if (!has_workers() && phase_ != NodePhase::succeeded) return;
+  if (const auto reason = reason_not_to_reform(prepare.membership, prepare.replaced)) {
+    return send(CannotReform{prepare.membership.epoch, *reason});
+  }
+  membership_ = prepare.membership;
+  phase_ = NodePhase::reforming;
+  replaced_ = prepare.replaced;
+  store_port_ = 0;
+  ready_ = false;
+  RevokeWorkers revoke{.epoch = membership_.epoch,
+                       .reason = prepare.reason,
+                       .lost = replaced_,
+                       .survivors = {},
+                       .killed = {}};
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const int local_rank = static_cast<int>(i);
+    slot.is_replaced = holds(replaced_, rank_of(local_rank));
+    slot.recovers.reset();
+    if (slot.is_replaced) slot.has_state = false;
+    if (slot.state != SlotState::running) continue;
+    (slot.is_replaced ? revoke.killed : revoke.survivors).push_back(local_rank);
+  }
+  actions_.push_back(std::move(revoke));
+  // A failure that the coordinator did not know of when it chose whom to replace is one of this
+  // epoch as well.
+  std::erase_if(failures_,
+                [&](const WorkerFailed& failed) { return holds(replaced_, failed.rank); });
+  for (WorkerFailed& failed : failures_) {
+    failed.epoch = membership_.epoch;
+    failed.age = now_ - failed_at_.at(failed.rank);
+    send(failed);
+  }
+  if (opens_store()) return actions_.push_back(OpenStore{membership_});
+  ready_if_prepared();
+}
+
+std::optional<std::string> Agent::reason_not_to_reform(const Membership& membership,
+                                                       const std::vector<int>& replaced) const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const int rank = membership.self().first_rank + static_cast<int>(i);
+    const Slot& slot = slots_[i];
+    if (slot.state == SlotState::succeeded) return concat("rank ", rank, " has already ended well");
+    if (slot.state == SlotState::running && !slot.has_state && !holds(replaced, rank)) {
+      return concat("rank ", rank, " cannot be carried over");
+    }
+  }
+  return std::nullopt;
+}
+
+// What was said when it was found out may have been lost with the connection.
+void Agent::repeat_refusal() {
+  if (phase_ != NodePhase::reforming) return;
+  if (const auto reason = reason_not_to_reform(membership_, replaced_)) {
+    send(CannotReform{membership_.epoch, *reason});
+  }
+}
+
+void Agent::ready_if_prepared() {
+  if (ready_ || (opens_store() && store_port_ == 0)) return;
+  const bool old_ones_left = std::ranges::any_of(slots_, [](const Slot& slot) {
+    return slot.is_replaced && slot.state == SlotState::running;
+  });
+  if (old_ones_left) return;
+  ready_ = true;
+  send(Ready{membership_.epoch, store_port_});
+}
+
+void Agent::continue_workers(const Start& start) {
+  if (start.epoch != membership_.epoch || !ready_) return;
+  phase_ = NodePhase::running;
+  for (Slot& slot : slots_) {
+    if (!slot.is_replaced) continue;
+    slot = Slot{.state = SlotState::running, .started = membership_.epoch};
+  }
+  start_workers(start);
+}
+
+Agent::Actions Agent::on_worker_recovers(int local_rank, const RankRecovers& recovers, Time now) {
+  now_ = now;
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (!has_workers() || index >= slots_.size()) return take();
+  Slot& slot = slots_[index];
+  if (slot.state != SlotState::running || slot.is_replaced) return take();
+  if (!recovers.able) {
+    withdraw(local_rank);
+    return take();
+  }
+  // Said before the worker heard that its world is revoked: it will say it again.
+  if (recovers.epoch != membership_.epoch) return take();
+  slot.has_state = true;
+  slot.recovers = recovers;
+  slot.recovers->rank = rank_of(local_rank);
+  send(*slot.recovers);
+  return take();
+}
+
+Agent::Actions Agent::on_worker_leaving(int local_rank, Time now) {
+  now_ = now;
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (has_workers() && index < slots_.size() && slots_[index].has_state) withdraw(local_rank);
+  return take();
+}
+
+// It cannot be carried over any more; if that is just what is being done, it cannot be done.
+void Agent::withdraw(int local_rank) {
+  Slot& slot = slots_[static_cast<std::size_t>(local_rank)];
+  const int rank = rank_of(local_rank);
+  slot.has_state = false;
+  slot.recovers.reset();
+  if (phase_ == NodePhase::reforming) {
+    return send(CannotReform{membership_.epoch, concat("rank ", rank, " ends, or has ended")});
+  }
+  send(RankRecovers{.epoch = membership_.epoch, .rank = rank, .step = 0, .able = false});
+}
+
+Agent::Actions Agent::on_ranks_rejected(const RanksRejected& rejected, Time now) {
+  now_ = now;
+  if (phase_ == NodePhase::running && rejected.epoch == membership_.epoch) send(rejected);
+  return take();
+}
+
+void Agent::handle(const Recovered& recovered) {
+  if (phase_ != NodePhase::running || recovered.epoch != membership_.epoch) return;
+  actions_.emplace_back(NoteRecovered{recovered});
+}
+
+}  // namespace lockstep

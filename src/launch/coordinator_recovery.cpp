@@ -1,0 +1,202 @@
+// Workers that die are replaced one by one, while the others live on in the next epoch.
+#include <csignal>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include "core/rank_list.h"
+#include "core/signal_names.h"
+#include "launch/coordinator.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// A worker that dies before it takes part would go on doing so.
+constexpr int kMostDeathsWhileJoining = 3;
+
+std::string seconds_with_hundredths(Time time) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << std::chrono::duration<double>(time).count();
+  return text.str();
+}
+
+std::vector<int> as_list(const std::set<int>& ranks) {
+  return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace
+
+// ---- who can be carried over ----
+
+void Coordinator::handle(Node& node, const RankRecovers& recovers) {
+  if (phase_ != Phase::running || !node.participant || recovers.epoch != epoch_) return;
+  if (!recovers.able) {
+    with_state_.erase(recovers.rank);
+    goes_on_.erase(recovers.rank);
+    return;
+  }
+  with_state_.insert(recovers.rank);
+  replaced_.erase(recovers.rank);
+  goes_on_[recovers.rank] = recovers.step;
+  if (!settled_ && std::cmp_equal(goes_on_.size(), world_size_)) settle();
+}
+
+// The epoch is what the one before was: the ranks that were lost are there again.
+void Coordinator::settle() {
+  settled_ = true;
+  const std::int64_t step = goes_on_.begin()->second;
+  for (const int rank : lost_ranks_) {
+    const auto [last, is_new] = died_at_.try_emplace(rank, step);
+    if (!is_new && last->second == step) {
+      ending_ = cause_;
+      ending_->reason =
+          concat(cause_.reason, ": for rank ", rank, " it was the second time at step ", step,
+                 ", so another replacement would end the same way");
+      return begin_stop(ending_->reason, SIGTERM);
+    }
+    last->second = step;
+  }
+  lost_ranks_.clear();
+  deaths_.clear();
+  failures_.clear();
+  const Recovered recovered{.epoch = epoch_, .step = step, .since_loss = now_ - lost_since_};
+  actions_.push_back(
+      Say{concat("all ranks go on after step ", step, " (",
+                 seconds_with_hundredths(recovered.since_loss), " s after the loss)")});
+  for (const std::string& id : participants_) {
+    if (Node* node = participant(id)) send(*node, recovered);
+  }
+}
+
+// ---- losses ----
+
+bool Coordinator::survive(const Node& node, const WorkerFailed& failed) {
+  if (failed.code == kResumeCode) return false;
+  // Programs that have never said that they can be carried over are none of this.
+  if (options_.terms.max_replacements == 0 || (with_state_.empty() && !carries_over_)) return false;
+  if (failed.signal == 0) {
+    say_not_in_place(concat("rank ", failed.rank, " ended by itself, with exit code ", failed.code,
+                            ", which is the program's own word"));
+    return false;
+  }
+  const std::string what = concat("rank ", failed.rank, " on ", node.info.host, " was ended by ",
+                                  signal_name(failed.signal),
+                                  failed.progress.empty() ? "" : concat(" ", failed.progress));
+  return replace_in_place({.code = failed.code, .reason = what, .of_worker = true}, {failed.rank},
+                          now_ - failed.age);
+}
+
+void Coordinator::handle(Node& node, const RanksRejected& rejected) {
+  if (phase_ != Phase::running || !node.participant || rejected.epoch != epoch_) return;
+  std::vector<int> ranks;
+  for (const int rank : rejected.ranks) {
+    if (rank < world_size_) ranks.push_back(rank);
+  }
+  if (ranks.empty()) return;
+  const Ending ending{.code = 1,
+                      .reason = concat(list_ranks(ranks), " must be replaced: ", rejected.reason),
+                      .of_worker = false};
+  if (!replace_in_place(ending, ranks, now_)) restart_or_finish(ending);
+}
+
+bool Coordinator::replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when) {
+  // Those that were to take the place of others and have no state yet begin again.
+  std::set<int> ranks = replaced_;
+  ranks.insert(lost.begin(), lost.end());
+  for (const int rank : lost) ++deaths_[rank];
+  if (const auto reason = reason_not_to_replace(ranks)) {
+    say_not_in_place(*reason);
+    return false;
+  }
+  if (settled_) lost_since_ = when;
+  lost_ranks_.insert(lost.begin(), lost.end());
+  reform(ending, ranks);
+  return true;
+}
+
+std::optional<std::string> Coordinator::reason_not_to_replace(const std::set<int>& lost) const {
+  for (const std::string& id : participants_) {
+    const auto node = nodes_.find(id);
+    if (node == nodes_.end() || !node->second.participant || node->second.succeeded) {
+      return "the workers of a node have already ended well";
+    }
+  }
+  int survivors = 0;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (lost.contains(rank)) continue;
+    if (!with_state_.contains(rank)) {
+      return concat("rank ", rank,
+                    " cannot be carried over: it has not begun to train, or has ended");
+    }
+    ++survivors;
+  }
+  if (survivors == 0) return "no rank with the job's state is left";
+  const int most = options_.terms.max_replacements;
+  if (std::cmp_greater(lost.size(), most - replacements_)) {
+    return concat(replacements_, " of ", most, " replacements are used (--max-replacements)");
+  }
+  for (const auto& [rank, deaths] : deaths_) {
+    if (deaths > kMostDeathsWhileJoining) {
+      return concat("rank ", rank, " died ", deaths, " times before all could go on");
+    }
+  }
+  return std::nullopt;
+}
+
+void Coordinator::say_not_in_place(const std::string& reason) {
+  actions_.push_back(Say{concat("the job cannot go on in place: ", reason)});
+}
+
+void Coordinator::reform(const Ending& ending, const std::set<int>& lost) {
+  phase_ = Phase::preparing;
+  epoch_ = ++highest_epoch_;
+  carries_over_ = true;
+  settled_ = false;
+  cause_ = ending;
+  reform_deadline_ = now_ + options_.reform_limit;
+  replacements_ += static_cast<int>(lost.size());
+  replaced_ = lost;
+  goes_on_.clear();
+  for (const int rank : lost) with_state_.erase(rank);
+  actions_.push_back(
+      Say{concat(ending.reason, ": ",
+                 lost.size() == 1 ? "a replacement takes its place"
+                                  : concat(lost.size(), " replacements start"),
+                 " (", replacements_, " of ", options_.terms.max_replacements, ")")});
+  for (const std::string& id : participants_) {
+    Node& node = nodes_.at(id);
+    node.ready = false;
+    node.busy = epoch_;
+    node.membership.epoch = epoch_;
+    send(node, Prepare{node.membership, as_list(lost), ending.reason});
+  }
+}
+
+void Coordinator::handle(Node& node, const CannotReform& cannot) {
+  if (!is_reforming() || !node.participant || cannot.epoch != epoch_) return;
+  give_up_reforming(cannot.reason);
+}
+
+void Coordinator::give_up_reforming(const std::string& reason) {
+  say_not_in_place(reason);
+  restart_or_finish(cause_);
+}
+
+// It has its workers, or what is left of them, of this epoch or of one before.
+void Coordinator::catch_up_reforming(Node& node, const Join& join) {
+  const bool has_workers = join.phase == NodePhase::running || join.phase == NodePhase::succeeded ||
+                           join.phase == NodePhase::reforming;
+  if (!has_workers || join.epoch > epoch_) return lose_who_is_back(node, join);
+  if (join.epoch < epoch_) {
+    return send(node, Prepare{node.membership, as_list(replaced_), cause_.reason});
+  }
+  if (join.ready) handle(node, Ready{join.epoch, join.store_port});
+  // Being ready may have started the epoch; a failure counts all the same.
+  for (const WorkerFailed& failed : join.failures) {
+    Node* still = participant(join.node.id);
+    if (still != nullptr) handle(*still, failed);
+  }
+}
+
+}  // namespace lockstep

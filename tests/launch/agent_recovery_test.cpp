@@ -1,0 +1,183 @@
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "state_machine_drivers.h"
+
+using namespace lockstep;
+
+namespace {
+
+// Node b with ranks 2 and 3 of four, which have state.
+struct Node : AgentDriver {
+  explicit Node(JobTerms terms = fixed(2)) : AgentDriver(terms, /*workers=*/2) {
+    run_workers(1);
+    for (const int local_rank : {0, 1}) recovers(local_rank, 1, 0);
+    forget_actions();
+  }
+
+  void recovers(int local_rank, Epoch epoch, std::int64_t step, bool able = true) {
+    perform(agent().on_worker_recovers(
+        local_rank, {.epoch = epoch, .rank = 0, .step = step, .able = able}, now()));
+  }
+  void leaves(int local_rank) { perform(agent().on_worker_leaving(local_rank, now())); }
+  void dies(int local_rank, Epoch started) {
+    perform(agent().on_worker_end({.epoch = started,
+                                   .local_rank = local_rank,
+                                   .code = 128 + SIGKILL,
+                                   .details = "{}",
+                                   .signal = SIGKILL,
+                                   .progress = "at step 3"},
+                                  now()));
+  }
+  void ends_well(int local_rank, Epoch started) {
+    perform(agent().on_worker_end(
+        {.epoch = started, .local_rank = local_rank, .code = 0, .details = ""}, now()));
+  }
+  void reform(Epoch epoch, std::vector<int> replaced, int group_rank = 1) {
+    hear(Prepare{membership(epoch, group_rank), std::move(replaced), "somebody died"});
+  }
+  NodePhase phase() { return agent().phase(); }
+};
+
+}  // namespace
+
+TEST(AgentRecovery, tells_who_can_be_carried_over_and_who_cannot_any_more) {
+  Node node;
+  node.recovers(1, 1, 40);
+  ASSERT_EQ(node.sent<RankRecovers>().size(), 1u);
+  EXPECT_EQ(node.sent<RankRecovers>()[0], (RankRecovers{.epoch = 1, .rank = 3, .step = 40}));
+  node.leaves(1);
+  EXPECT_FALSE(node.sent<RankRecovers>().back().able);
+  node.recovers(0, 2, 40);  // of an epoch that is not this one
+  EXPECT_EQ(node.sent<RankRecovers>().size(), 2u);
+}
+
+TEST(AgentRecovery, revokes_the_world_of_survivors_and_is_ready) {
+  Node node;
+  node.reform(2, {0});
+  EXPECT_EQ(node.phase(), NodePhase::reforming);
+  ASSERT_EQ(node.asked<RevokeWorkers>().size(), 1u);
+  EXPECT_EQ(node.asked<RevokeWorkers>()[0].survivors, (std::vector{0, 1}));
+  EXPECT_EQ(node.asked<RevokeWorkers>()[0].lost, std::vector{0});
+  EXPECT_EQ(node.sent<Ready>().back().epoch, 2u);
+  node.hear(Start{2, "10.0.0.1", 29501});
+  EXPECT_EQ(node.phase(), NodePhase::running);
+  ASSERT_EQ(node.asked<StartWorkers>().size(), 1u);
+  EXPECT_EQ(node.asked<StartWorkers>()[0].replaced, std::vector{0});
+  EXPECT_EQ(node.asked<StartWorkers>()[0].master_port, 29501);
+  EXPECT_TRUE(node.asked<SignalWorkers>().empty());
+  // They die later as the workers of the first epoch that they are, and it counts in the second.
+  node.dies(0, 1);
+  ASSERT_EQ(node.sent<WorkerFailed>().size(), 1u);
+  EXPECT_EQ(node.sent<WorkerFailed>()[0].epoch, 2u);
+  EXPECT_EQ(node.sent<WorkerFailed>()[0].signal, SIGKILL);
+  EXPECT_EQ(node.sent<WorkerFailed>()[0].progress, "at step 3");
+}
+
+TEST(AgentRecovery, starts_what_was_lost_here) {
+  Node node;
+  node.dies(1, 1);
+  node.reform(2, {3});
+  EXPECT_EQ(node.asked<RevokeWorkers>().back().survivors, std::vector{0});
+  EXPECT_TRUE(node.asked<RevokeWorkers>().back().killed.empty());
+  node.hear(Start{2, "10.0.0.1", 29501});
+  // The new one is of epoch 2: an end of the old one is none of it.
+  node.dies(1, 1);
+  EXPECT_EQ(node.sent<WorkerFailed>().size(), 1u);
+  node.dies(1, 2);
+  EXPECT_EQ(node.sent<WorkerFailed>().size(), 2u);
+}
+
+TEST(AgentRecovery, kills_a_worker_that_is_replaced_and_is_ready_when_it_is_gone) {
+  Node node;
+  node.reform(2, {2});
+  EXPECT_EQ(node.asked<RevokeWorkers>().back().killed, std::vector{0});
+  EXPECT_TRUE(node.sent<Ready>().empty());
+  node.dies(0, 1);
+  EXPECT_EQ(node.sent<Ready>().size(), 1u);
+  EXPECT_TRUE(node.sent<WorkerFailed>().empty());
+}
+
+TEST(AgentRecovery, waits_for_the_store_where_it_opens_one) {
+  Node node;
+  node.reform(2, {3}, /*group_rank=*/0);
+  EXPECT_EQ(node.asked<OpenStore>().size(), 1u);
+  EXPECT_TRUE(node.sent<Ready>().empty());
+  node.hear(Start{2, "10.0.0.1", 29501});  // somebody's mistake
+  EXPECT_EQ(node.phase(), NodePhase::reforming);
+  node.store_open(2, 29501);
+  ASSERT_EQ(node.sent<Ready>().size(), 1u);
+  EXPECT_EQ(node.sent<Ready>().back().store_port, 29501);
+}
+
+TEST(AgentRecovery, a_death_that_the_coordinator_did_not_know_of_is_told_again) {
+  Node node;
+  node.dies(1, 1);
+  node.reform(2, {0});
+  ASSERT_EQ(node.sent<WorkerFailed>().size(), 2u);
+  EXPECT_EQ(node.sent<WorkerFailed>()[1].epoch, 2u);
+  EXPECT_EQ(node.sent<WorkerFailed>()[1].rank, 3);
+}
+
+TEST(AgentRecovery, goes_from_one_epoch_that_is_being_formed_to_the_next) {
+  Node node;
+  node.reform(2, {0});
+  node.reform(3, {0, 1});
+  node.reform(2, {0});  // once more, and late
+  EXPECT_EQ(node.agent().epoch(), 3u);
+  node.hear(Start{2, "10.0.0.1", 29501});
+  EXPECT_EQ(node.phase(), NodePhase::reforming);
+  node.hear(Start{3, "10.0.0.1", 29502});
+  EXPECT_EQ(node.phase(), NodePhase::running);
+}
+
+TEST(AgentRecovery, refuses_where_a_worker_has_ended_or_is_about_to) {
+  Node ended;
+  ended.ends_well(0, 1);
+  ended.reform(2, {0});
+  ASSERT_EQ(ended.sent<CannotReform>().size(), 1u);
+  EXPECT_EQ(ended.sent<CannotReform>()[0].reason, "rank 2 has already ended well");
+  EXPECT_EQ(ended.phase(), NodePhase::running);
+
+  Node leaving;
+  leaving.leaves(1);
+  leaving.reform(2, {0});
+  EXPECT_EQ(leaving.sent<CannotReform>().size(), 1u);
+
+  Node meanwhile;
+  meanwhile.reform(2, {3}, /*group_rank=*/0);
+  meanwhile.ends_well(0, 1);
+  EXPECT_EQ(meanwhile.sent<CannotReform>().size(), 1u);
+  meanwhile.disconnect();
+  meanwhile.connect();
+  EXPECT_EQ(meanwhile.sent<CannotReform>().size(), 2u);
+}
+
+TEST(AgentRecovery, says_where_it_stands_when_it_comes_back) {
+  Node node;
+  node.reform(2, {0});
+  node.disconnect();
+  node.connect();
+  const Join join = node.sent<Join>().back();
+  EXPECT_EQ(join.phase, NodePhase::reforming);
+  EXPECT_TRUE(join.ready);
+  node.hear(Start{2, "10.0.0.1", 29501});
+  node.recovers(0, 2, 5);
+  node.disconnect();
+  node.connect();
+  ASSERT_EQ(node.sent<Join>().back().recovers.size(), 1u);
+  EXPECT_EQ(node.sent<Join>().back().recovers[0].step, 5);
+}
+
+TEST(AgentRecovery, a_stop_ends_it) {
+  Node node;
+  node.reform(2, {0});
+  node.hear(Stop{2, SIGTERM, "restart"});
+  EXPECT_EQ(node.phase(), NodePhase::stopping);
+  EXPECT_EQ(node.asked<SignalWorkers>().size(), 1u);
+  node.dies(0, 1);
+  node.dies(1, 1);
+  node.all_gone();
+  EXPECT_EQ(node.sent<Stopped>().back().epoch, 2u);
+}

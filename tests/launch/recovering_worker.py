@@ -1,0 +1,151 @@
+"""A worker that can be carried into another membership, without torch: its collectives are files.
+
+Usage: recovering_worker.py FOLDER STEPS [step_seconds]
+
+It does what a Trainer does: meets the others, takes the newest state that one of them has, makes
+steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything.
+RECOVERING_WORKER=NAME:RANK:STEP does NAME at that step on that rank: exit, segv, reject, slow_join.
+"""
+
+import json
+import os
+import pathlib
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+folder = pathlib.Path(sys.argv[1])
+steps = int(sys.argv[2])
+step_seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
+trick, trick_rank, trick_step = (os.environ.get("RECOVERING_WORKER", "::") + "::").split(":")[:3]
+rank = int(os.environ["RANK"])
+joins = os.environ.get("LOCKSTEP_JOINS") == "1"
+
+
+def log(*words):
+    with open(folder / "log", "a") as file:  # one write of one line: they do not mix
+        file.write(" ".join(str(word) for word in (rank, os.getpid(), *words)) + "\n")
+
+
+class Revoked(Exception):
+    pass
+
+
+class Agent:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(os.environ["LOCKSTEP_AGENT"])
+        self.lock = threading.Lock()
+        self.worlds = queue.Queue()
+        self.revoked = 0
+        self.stopped = False
+        self.step = 0
+        self.send({"kind": "hello", "oldest_protocol": 1, "newest_protocol": 2, "pid": os.getpid(),
+                   "rank": rank, "slot": int(os.environ["LOCKSTEP_SLOT"]),
+                   "epoch": int(os.environ["LOCKSTEP_EPOCH"]), "program": "fake"})
+        self.welcome = self.receive()
+        for work in (self.listen, self.beat):
+            threading.Thread(target=work, daemon=True).start()
+
+    def send(self, message):
+        text = json.dumps(message).encode()
+        with self.lock:
+            self.socket.sendall(struct.pack("<I", len(text)) + text)
+
+    def read(self, count):
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                os._exit(9)  # the agent is gone
+            data += more
+        return data
+
+    def receive(self):
+        return json.loads(self.read(struct.unpack("<I", self.read(4))[0]))
+
+    def listen(self):
+        while True:
+            message = self.receive()
+            if message["kind"] == "revoke_world":
+                self.revoked = message["epoch"]
+                log("revoked", message["epoch"], *message["lost_ranks"])
+            elif message["kind"] == "new_world":
+                self.worlds.put(message)
+            elif message["kind"] == "stop":
+                self.stopped = True
+
+    def beat(self):
+        while True:
+            self.send({"kind": "heartbeat", "step": self.step, "phase": "step", "age_ms": 0})
+            time.sleep(0.2)
+
+
+def wait_for_all(agent, world, name):
+    """A collective: all ranks of the world have come here."""
+    place = folder / f"epoch_{world['epoch']}" / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{rank}.new").write_text(f"{agent.step if agent.has_state else -1}")
+    (place / f"{rank}.new").rename(place / str(rank))
+    while True:
+        if agent.revoked > world["epoch"]:
+            raise Revoked()
+        files = [place / str(each) for each in range(world["world_size"])]
+        if all(file.exists() for file in files):
+            return [int(file.read_text()) for file in files]
+        time.sleep(0.002)
+
+
+def do_trick(agent, world):
+    if rank != int(trick_rank or -1) or agent.step != int(trick_step or -1):
+        return
+    if trick == "exit" and not joins:
+        os._exit(3)
+    if trick == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if trick == "reject" and world["epoch"] == 1:
+        agent.send({"kind": "rejected", "ranks": [1 - rank], "reason": "its state differs"})
+
+
+def train(agent, world):
+    # The store of this membership is where the message, or the environment, says.
+    socket.create_connection((world["master_addr"], world["master_port"]), 10).close()
+    newest = max(wait_for_all(agent, world, "meet"))
+    log("met", world["epoch"], "at", max(newest, 0), *world.get("replaced_slots", []))
+    agent.step, agent.has_state = max(newest, 0), True
+    agent.send({"kind": "recovers", "epoch": world["epoch"], "step": agent.step, "able": True})
+    while agent.step < steps:
+        do_trick(agent, world)
+        time.sleep(step_seconds)
+        wait_for_all(agent, world, f"step_{agent.step}")
+        agent.step += 1
+        log("committed", agent.step)
+    wait_for_all(agent, world, "end")
+
+
+def main():
+    log("start", "joins" if joins else "first", os.environ["LOCKSTEP_EPOCH"])
+    if trick == "slow_join" and joins and int(os.environ["LOCKSTEP_EPOCH"]) == 2:
+        time.sleep(1000)
+    agent = Agent()
+    agent.has_state = False
+    log("replaces" if agent.welcome["replaces"] else "restarts")
+    world = {"epoch": int(os.environ["LOCKSTEP_EPOCH"]), "world_size": int(os.environ["WORLD_SIZE"]),
+             "master_addr": os.environ["MASTER_ADDR"], "master_port": int(os.environ["MASTER_PORT"])}
+    while True:
+        try:
+            train(agent, world)
+            break
+        except Revoked:
+            world = agent.worlds.get(timeout=60)
+            while world["epoch"] < agent.revoked:
+                world = agent.worlds.get(timeout=60)
+    agent.send({"kind": "leaving"})
+    log("end")
+
+
+main()

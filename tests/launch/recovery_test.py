@@ -1,0 +1,236 @@
+"""Workers that die and are replaced while the others live on: real processes, without torch.
+Usage: recovery_test.py LOCKSTEP"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+from launcher import LIMIT, Job, set_launcher
+
+set_launcher(sys.argv.pop(1))
+WORKER = str(pathlib.Path(__file__).with_name("recovering_worker.py"))
+
+
+class Recovery(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def job(self, *options, ranks=2, steps=40, step_seconds=0.02, trick="", run_dir="run"):
+        env = {"RECOVERING_WORKER": trick} if trick else {}
+        return Job(["--nproc-per-node", str(ranks), "--run-dir", str(self.folder / run_dir), *options,
+                    WORKER, str(self.folder), str(steps), str(step_seconds)], env=env)
+
+    def lines(self):
+        """What workers wrote: (rank, pid, words)."""
+        try:
+            text = (self.folder / "log").read_text()
+        except FileNotFoundError:
+            return []
+        words = [line.split() for line in text.splitlines()]
+        return [(int(line[0]), int(line[1]), line[2:]) for line in words]
+
+    def wait_for(self, what, holds):
+        deadline = time.monotonic() + LIMIT
+        while not holds():
+            self.assertLess(time.monotonic(), deadline, f"{what} did not come: {self.lines()[-20:]}")
+            time.sleep(0.005)
+
+    def wait_for_step(self, step):
+        self.wait_for(f"step {step}", lambda: any(
+            words[0] == "committed" and int(words[1]) >= step for _, _, words in self.lines()))
+
+    def pids(self, rank):
+        return [pid for each, pid, words in self.lines() if each == rank and words[0] == "start"]
+
+    def kill(self, *ranks, number=signal.SIGKILL):
+        for rank in ranks:
+            os.kill(self.pids(rank)[-1], number)
+
+    def events(self, kind, run_dir="run"):
+        text = (self.folder / run_dir / "events.jsonl").read_text()
+        return [event for event in map(json.loads, text.splitlines()) if event["kind"] == kind]
+
+    def check_no_step_is_lost(self, ranks, steps):
+        """Every worker commits each step after the one before; together nobody goes back."""
+        position = {}
+        newest = 0
+        for _, pid, words in self.lines():
+            if words[0] == "met":
+                self.assertGreaterEqual(int(words[3]), newest, "a committed step was lost")
+                position[pid] = int(words[3])
+            if words[0] == "committed":
+                self.assertEqual(int(words[1]), position[pid] + 1)
+                position[pid] = int(words[1])
+                newest = max(newest, int(words[1]))
+        ended = [rank for rank, _, words in self.lines() if words[0] == "end"]
+        self.assertEqual(sorted(ended), list(range(ranks)))
+        self.assertEqual(newest, steps)
+
+    def test_a_killed_rank_is_replaced_and_the_other_lives_on(self):
+        for lost in (1, 0):
+            with self.subTest(lost=lost):
+                (self.folder / "log").unlink(missing_ok=True)
+                for old in self.folder.glob("epoch_*"):
+                    old.rename(self.folder / f"old_{lost}_{old.name}")
+                job = self.job(run_dir=f"run{lost}")
+                self.wait_for_step(5)
+                self.kill(lost)
+                code, _, err = job.end()
+                self.assertEqual(code, 0, err)
+                self.check_no_step_is_lost(2, 40)
+                self.assertEqual(len(self.pids(1 - lost)), 1)
+                self.assertEqual(len(self.pids(lost)), 2)
+                self.assertIn(["start", "joins", "2"], [words for _, _, words in self.lines()])
+                self.assertIn(f"rank {lost} on ", err)
+                self.assertIn("was ended by SIGKILL (last heard of at step", err)
+                self.assertIn("a replacement takes its place (1 of 100)", err)
+                self.assertRegex(err, r"all ranks go on after step \d+ \(\d+\.\d\d s after the loss\)")
+                run_dir = f"run{lost}"
+                self.assertEqual([event["lost"] for event in self.events("revoked", run_dir)],
+                                 [str(lost)])
+                self.assertEqual([event["slot"] for event in self.events("replaced", run_dir)], [lost])
+                recovered = self.events("recovered", run_dir)
+                self.assertEqual([event["epoch"] for event in recovered], [2])
+                self.assertGreater(recovered[0]["ms_since_loss"], 0)
+
+    def test_two_of_four_die_at_once(self):
+        job = self.job(ranks=4)
+        self.wait_for_step(5)
+        self.kill(1, 2)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(4, 40)
+        self.assertEqual([len(self.pids(rank)) for rank in (0, 3)], [1, 1])
+
+    def test_many_deaths_one_after_the_other(self):
+        job = self.job(ranks=3, steps=120)
+        for step, rank in ((5, 0), (25, 1), (45, 2), (65, 0)):
+            self.wait_for_step(step)
+            self.kill(rank)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(3, 120)
+        self.assertIn("(4 of 100)", err)
+        self.assertEqual(err.count("all ranks go on"), 4)
+
+    def test_a_replacement_that_dies_while_it_joins_is_replaced(self):
+        job = self.job(trick="slow_join")
+        self.wait_for_step(5)
+        self.kill(1)
+        self.wait_for("the replacement", lambda: len(self.pids(1)) == 2)
+        self.kill(1)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(2, 40)
+        self.assertEqual((len(self.pids(0)), len(self.pids(1))), (1, 3))
+
+    def test_a_replacement_without_state_begins_again_when_another_dies(self):
+        job = self.job(ranks=3, trick="slow_join")
+        self.wait_for_step(5)
+        self.kill(1)
+        self.wait_for("the replacement", lambda: len(self.pids(1)) == 2)
+        self.kill(2)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(3, 40)
+        self.assertEqual([len(self.pids(rank)) for rank in range(3)], [1, 3, 2])
+
+    def test_when_all_are_lost_the_job_fails_or_starts_again(self):
+        job = self.job()
+        self.wait_for_step(5)
+        self.kill(0, 1)
+        code, _, err = job.end()
+        self.assertEqual(code, 128 + signal.SIGKILL)
+        self.assertIn("cannot go on in place: no rank with the job's state is left", err)
+
+    def test_all_lost_with_restarts_left_begins_again(self):
+        job = self.job("--max-restarts", "1")
+        self.wait_for_step(5)
+        self.kill(0, 1)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.assertIn("restart 1 of 1", err)
+
+    def test_an_exit_is_the_programs_own_word(self):
+        code, _, err = self.job(trick="exit:1:5").end()
+        self.assertEqual(code, 3)
+        self.assertIn("rank 1 ended by itself, with exit code 3", err)
+        self.assertEqual(len(self.pids(1)), 1)
+
+    def test_recovery_restart_is_what_torchrun_does(self):
+        for options in (["--recovery", "restart"], ["--max-replacements", "0"]):
+            with self.subTest(options=options):
+                (self.folder / "log").unlink(missing_ok=True)
+                job = self.job(*options, run_dir=options[0])
+                self.wait_for_step(5)
+                self.kill(1)
+                code, _, err = job.end()
+                self.assertEqual(code, 128 + signal.SIGKILL)
+                self.assertNotIn("in place", err)
+                self.assertIn(["restarts"], [words for _, _, words in self.lines()])
+
+    def test_replacements_are_counted(self):
+        job = self.job("--max-replacements", "1", steps=200)
+        self.wait_for_step(5)
+        self.kill(1)
+        job.wait_for_error("all ranks go on")
+        self.kill(0)
+        code, _, err = job.end()
+        self.assertEqual(code, 128 + signal.SIGKILL)
+        self.assertIn("1 of 1 replacements are used (--max-replacements)", err)
+
+    def test_a_rank_that_dies_twice_at_one_step_ends_the_job(self):
+        code, _, err = self.job(trick="segv:1:7").end()
+        self.assertEqual(code, 128 + signal.SIGSEGV)
+        self.assertIn("it was the second time at step 7", err)
+        self.assertLessEqual(len(self.pids(1)), 3)
+
+    def test_a_rank_whose_state_differs_is_replaced(self):
+        code, _, err = self.job(trick="reject:0:6").end()
+        self.assertEqual(code, 0, err)
+        self.assertIn("rank 1 must be replaced: its state differs", err)
+        self.assertEqual((len(self.pids(0)), len(self.pids(1))), (1, 2))
+        self.check_no_step_is_lost(2, 40)
+
+    def test_a_stopped_rank_is_found_named_and_replaced(self):
+        job = self.job("--hang-timeout", "2")
+        self.wait_for_step(5)
+        stopped = self.pids(1)[-1]
+        self.kill(1, number=signal.SIGSTOP)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, rf"rank 1 \(process {stopped}\) gave no sign of life for [23456] s")
+        self.check_no_step_is_lost(2, 40)
+        hangs = self.events("worker_hang")
+        self.assertEqual([event["slot"] for event in hangs], [1])
+        self.assertIn("stack", hangs[0])
+
+    def test_a_death_on_another_node_is_survived(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        meeting = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint,
+                   "--rdzv-id", "job1", "--insecure"]
+        jobs = [self.job(*meeting, "--node-rank", str(node), run_dir=f"node{node}", ranks=2)
+                for node in (0, 1)]
+        self.wait_for_step(5)
+        self.kill(2)
+        for job in jobs:
+            code, _, err = job.end()
+            self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(4, 40)
+        self.assertEqual([len(self.pids(rank)) for rank in range(4)], [1, 1, 2, 1])
+        for node in (0, 1):
+            self.assertEqual(len(self.events("recovered", f"node{node}")), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

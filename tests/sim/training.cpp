@@ -1,0 +1,171 @@
+#include "sim/training.h"
+
+#include <algorithm>
+
+#include "lockstep/error.h"
+#include "sim/checks.h"
+
+namespace lockstep::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+template <typename... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw Violation(concat(parts...));
+}
+
+}  // namespace
+
+bool Training::is_in(int worker, WorldKey world) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.world == world;
+}
+
+bool Training::has_state(int worker) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.has_state;
+}
+
+void Training::check_carried_over(int worker) const {
+  require(has_state(worker), "worker ", worker, " is carried over without the job's state");
+}
+
+// What a worker does next, unless it is gone or its world is by then.
+void Training::soon(int worker, WorldKey key, Time low, Time high, std::function<void()> action) {
+  queue_.after(random_.between(low, high), [this, worker, key, action = std::move(action)] {
+    if (is_in(worker, key)) action();
+  });
+}
+
+void Training::arrive(const Arrival& arrival) {
+  Worker& worker = workers_[arrival.worker];
+  worker.world = arrival.world;
+  worker.rank = arrival.rank;
+  worker.joins = arrival.joins;
+  World& world = worlds_[arrival.world];
+  world.size = arrival.world_size;
+  require(!world.has_met, "rank ", arrival.rank, " comes to a world that has met already");
+  const auto [place, is_new] = world.members.try_emplace(arrival.rank, arrival.worker);
+  require(is_new, "two workers come as rank ", arrival.rank, " of epoch ", arrival.world.second);
+  if (static_cast<int>(world.members.size()) == world.size) meet(arrival.world);
+}
+
+void Training::meet(WorldKey key) {
+  World& world = worlds_.at(key);
+  world.has_met = true;
+  bool any_joins = false;
+  int newest = -1;
+  int oldest = steps_ + 1;
+  for (const auto& [rank, number] : world.members) {
+    const Worker& worker = workers_.at(number);
+    any_joins = any_joins || worker.joins || worker.has_state;
+    if (!worker.has_state) continue;
+    newest = std::max(newest, worker.committed);
+    oldest = std::min(oldest, worker.committed);
+  }
+  if (!any_joins) {  // all were started anew, as from a snapshot
+    ++lineage_;
+    highest_ = 0;
+    newest = 0;
+    ends_ = false;
+    fresh_since_ = queue_.now() + 300ms;
+  } else {
+    ++recoveries_;
+    require(newest >= 0, "epoch ", key.second, " goes on although nobody has the job's state");
+    require(newest - oldest <= 1, "survivors are ", newest - oldest, " steps apart");
+    require(newest == highest_, "step ", highest_, " was committed, and epoch ", key.second,
+            " goes on after step ", newest);
+  }
+  for (const auto& [rank, number] : world.members) {
+    soon(number, key, 100us, 300ms,
+         [this, number = number, key, newest] { take_state(number, key, newest); });
+  }
+}
+
+void Training::take_state(int number, WorldKey key, int step) {
+  Worker& worker = workers_.at(number);
+  if (!worker.has_state) worker.state_since = queue_.now();
+  worker.has_state = true;
+  worker.lineage = lineage_;
+  worker.committed = step;
+  callbacks_.recovers(number,
+                      {.epoch = key.second, .rank = worker.rank, .step = step, .able = true});
+  if (step == steps_) return reach_end(number, key);
+  soon(number, key, step_time_ / 2, step_time_, [this, number, key] { contribute(number, key); });
+}
+
+void Training::contribute(int number, WorldKey key) {
+  World& world = worlds_.at(key);
+  const Worker& worker = workers_.at(number);
+  const int step = worker.committed;
+  auto& ranks = world.contributions[step];
+  require(ranks.insert(worker.rank).second, "rank ", worker.rank, " gives its samples of step ",
+          step, " twice");
+  if (static_cast<int>(ranks.size()) < world.size) return;
+  for (const auto& [rank, each] : world.members) {
+    soon(each, key, 10us, 20ms, [this, each = each, key, step] { commit(each, key, step); });
+  }
+}
+
+void Training::commit(int number, WorldKey key, int step) {
+  Worker& worker = workers_.at(number);
+  require(worker.committed == step, "rank ", worker.rank, " commits step ", step, " after step ",
+          worker.committed);
+  worker.committed = step + 1;
+  if (worker.lineage == lineage_) highest_ = std::max(highest_, worker.committed);
+  if (worker.committed == steps_) return reach_end(number, key);
+  soon(number, key, step_time_ / 2, step_time_, [this, number, key] { contribute(number, key); });
+}
+
+// Nobody leaves before all have committed the last step.
+void Training::reach_end(int number, WorldKey key) {
+  World& world = worlds_.at(key);
+  world.at_end.insert(workers_.at(number).rank);
+  if (static_cast<int>(world.at_end.size()) < world.size) return;
+  ends_ = true;
+  for (const auto& [rank, each] : world.members) {
+    soon(each, key, 10us, 50ms, [this, each = each, key] {
+      workers_.at(each).leaving = true;  // from now on nothing holds it up
+      callbacks_.leaving(each);
+      queue_.after(random_.between(1ms, 200ms), [this, each] {
+        if (workers_.contains(each)) callbacks_.ended(each);
+      });
+    });
+  }
+}
+
+void Training::revoke(int number) {
+  const auto found = workers_.find(number);
+  if (found == workers_.end() || found->second.leaving) return;
+  const auto world = worlds_.find(found->second.world);
+  if (world != worlds_.end() && !world->second.has_met) {
+    world->second.members.erase(found->second.rank);
+  }
+  found->second.world = {0, 0};
+}
+
+void Training::die(int number) {
+  if (!workers_.contains(number)) return;
+  revoke(number);
+  workers_.erase(number);
+  // A step that only the dead have committed is made again, with the same result.
+  highest_ = 0;
+  for (const auto& [other, worker] : workers_) {
+    if (worker.has_state && worker.lineage == lineage_)
+      highest_ = std::max(highest_, worker.committed);
+  }
+}
+
+bool Training::is_survivable(int number) const {
+  constexpr Time kKnown = 3s;
+  const auto found = workers_.find(number);
+  if (found == workers_.end() || !found->second.has_state || ends_) return false;
+  if (queue_.now() < fresh_since_ + kKnown) return false;
+  return std::ranges::any_of(workers_, [&](const auto& entry) {
+    return entry.first != number && entry.second.has_state && entry.second.lineage == lineage_ &&
+           entry.second.state_since + kKnown < queue_.now();
+  });
+}
+
+}  // namespace lockstep::sim

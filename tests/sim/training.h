@@ -1,0 +1,99 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "launch/messages.h"
+#include "sim/event_queue.h"
+#include "sim/random.h"
+
+namespace lockstep::sim {
+
+/// Which membership a worker meets the others in: the life of the coordinator, and the epoch.
+using WorldKey = std::pair<int, Epoch>;
+
+/// What workers do that can be carried over: they meet, take the newest state that one of them has,
+/// and then make steps, each of which needs all of them and is committed by each for itself. The
+/// rules of recovery are checked here, where the state of all is known.
+///
+/// Workers are numbers. What they say to their agents goes through the callbacks.
+class Training {
+ public:
+  struct Callbacks {
+    std::function<void(int worker, const RankRecovers&)> recovers;
+    std::function<void(int worker)> leaving;
+    std::function<void(int worker)> ended;  // with success
+  };
+
+  Training(EventQueue& queue, Random& random) : queue_(queue), random_(random) {}
+  void set_callbacks(Callbacks callbacks) { callbacks_ = std::move(callbacks); }
+  void set_length(int steps, Time step_time) {
+    steps_ = steps;
+    step_time_ = step_time;
+  }
+
+  struct Arrival {
+    int worker = 0;
+    WorldKey world;
+    int rank = 0;
+    int world_size = 1;
+    bool joins = false;  // it was started in place of another
+  };
+  /// The worker meets the others of this world.
+  void arrive(const Arrival& arrival);
+  /// It has heard that its world is no more; what it had begun there is void.
+  void revoke(int worker);
+  void die(int worker);
+
+  bool has_state(int worker) const;
+  /// A rule about what is carried over: nobody who has no state.
+  void check_carried_over(int worker) const;
+  /// Whether the job must survive this worker's death: another has had the state for a while, so
+  /// that the coordinator knows it, and nobody has come to the end yet.
+  bool is_survivable(int worker) const;
+  int recoveries() const { return recoveries_; }
+
+ private:
+  struct Worker {
+    WorldKey world{0, 0};  // epoch 0: none
+    int rank = 0;
+    bool joins = false;
+    bool has_state = false;
+    Time state_since{0};
+    bool leaving = false;
+    int lineage = 0;
+    int committed = 0;
+  };
+  struct World {
+    int size = 0;
+    std::map<int, int> members;  // workers by rank
+    bool has_met = false;
+    std::map<int, std::set<int>> contributions;  // ranks by step
+    std::set<int> at_end;
+  };
+
+  bool is_in(int worker, WorldKey world) const;
+  void meet(WorldKey key);
+  void take_state(int worker, WorldKey key, int step);
+  void contribute(int worker, WorldKey key);
+  void commit(int worker, WorldKey key, int step);
+  void reach_end(int worker, WorldKey key);
+  void soon(int worker, WorldKey key, Time low, Time high, std::function<void()> action);
+
+  EventQueue& queue_;
+  Random& random_;
+  Callbacks callbacks_;
+  int steps_ = 1;
+  Time step_time_{0};
+  std::map<int, Worker> workers_;
+  std::map<WorldKey, World> worlds_;
+  int highest_ = 0;      // step that anybody who lives has committed, since all were started anew
+  int lineage_ = 0;      // how often all were; who was cut off may still live in an older one
+  Time fresh_since_{0};  // since when all have had the state for the first time
+  bool ends_ = false;
+  int recoveries_ = 0;
+};
+
+}  // namespace lockstep::sim
