@@ -32,7 +32,7 @@ Agent::Actions Agent::on_connected(Time now) {
   now_ = heard_ = now;
   connected_ = true;
   send(join());
-  repeat_refusal();
+  refuse_missing();
   return take();
 }
 
@@ -259,10 +259,12 @@ Agent::Actions Agent::on_worker_end(const WorkerEnd& end, Time now) {
   }
   if (end.code == 0) {
     slot.state = SlotState::succeeded;
-    if (phase_ == NodePhase::reforming) withdraw(end.local_rank);
+    refuse_missing();
     const bool all = std::ranges::all_of(
         slots_, [](const Slot& each) { return each.state == SlotState::succeeded; });
-    if (all && phase_ == NodePhase::running) {
+    const bool in_vain =
+        std::ranges::any_of(slots_, [&](const Slot& each) { return is_missing(each); });
+    if (all && !in_vain && phase_ == NodePhase::running) {
       phase_ = NodePhase::succeeded;
       send(WorkersSucceeded{membership_.epoch});
     }

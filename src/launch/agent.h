@@ -131,6 +131,7 @@ class Agent {
     Epoch started = 0;                     // the epoch in which its process was started
     bool has_state = false;                // the job's: it can be carried over
     bool is_replaced = false;              // in the epoch that is being formed
+    bool goes_on = false;                  // it has shown its state in the current epoch
     std::optional<RankRecovers> recovers;  // in the current epoch
   };
 
@@ -144,9 +145,9 @@ class Agent {
   void handle(const Beat&) {}
 
   void reform(const Prepare& prepare);
-  std::optional<std::string> reason_not_to_reform(const Membership& membership,
-                                                  const std::vector<int>& replaced) const;
-  void repeat_refusal();
+  /// Whether the slot's worker is awaited in an epoch that replaced some, and will not come.
+  bool is_missing(const Slot& slot) const;
+  void refuse_missing();
   void ready_if_prepared();
   void continue_workers(const Start& start);
   void start_workers(const Start& start);

@@ -18,9 +18,6 @@ void Agent::reform(const Prepare& prepare) {
   if (prepare.membership.epoch <= membership_.epoch) return;
   // Who stops its workers says so by itself.
   if (!has_workers() && phase_ != NodePhase::succeeded) return;
-  if (const auto reason = reason_not_to_reform(prepare.membership, prepare.replaced)) {
-    return send(CannotReform{prepare.membership.epoch, *reason});
-  }
   membership_ = prepare.membership;
   phase_ = NodePhase::reforming;
   replaced_ = prepare.replaced;
@@ -36,11 +33,13 @@ void Agent::reform(const Prepare& prepare) {
     const int local_rank = static_cast<int>(i);
     slot.is_replaced = holds(replaced_, rank_of(local_rank));
     slot.recovers.reset();
+    slot.goes_on = false;
     if (slot.is_replaced) slot.has_state = false;
     if (slot.state != SlotState::running) continue;
     (slot.is_replaced ? revoke.killed : revoke.survivors).push_back(local_rank);
   }
   actions_.push_back(std::move(revoke));
+  refuse_missing();
   // A failure that the coordinator did not know of when it chose whom to replace is one of this
   // epoch as well.
   std::erase_if(failures_,
@@ -54,24 +53,24 @@ void Agent::reform(const Prepare& prepare) {
   ready_if_prepared();
 }
 
-std::optional<std::string> Agent::reason_not_to_reform(const Membership& membership,
-                                                       const std::vector<int>& replaced) const {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const int rank = membership.self().first_rank + static_cast<int>(i);
-    const Slot& slot = slots_[i];
-    if (slot.state == SlotState::succeeded) return concat("rank ", rank, " has already ended well");
-    if (slot.state == SlotState::running && !slot.has_state && !holds(replaced, rank)) {
-      return concat("rank ", rank, " cannot be carried over");
-    }
-  }
-  return std::nullopt;
+// It cannot be carried over, or left the epoch before when that was over for it, whatever it was
+// told since: the others would wait for it for ever.
+bool Agent::is_missing(const Slot& slot) const {
+  if (!has_workers() || replaced_.empty() || slot.goes_on) return false;
+  if (slot.state == SlotState::succeeded) return true;
+  const bool is_new = slot.started == membership_.epoch || slot.is_replaced;
+  return slot.state == SlotState::running && !slot.has_state && !is_new;
 }
 
-// What was said when it was found out may have been lost with the connection.
-void Agent::repeat_refusal() {
-  if (phase_ != NodePhase::reforming) return;
-  if (const auto reason = reason_not_to_reform(membership_, replaced_)) {
-    send(CannotReform{membership_.epoch, *reason});
+// When it is found out, and again with every connection: what was said may be lost with one.
+void Agent::refuse_missing() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!is_missing(slots_[i])) continue;
+    const int rank = rank_of(static_cast<int>(i));
+    const bool has_ended = slots_[i].state == SlotState::succeeded;
+    return send(CannotReform{
+        membership_.epoch,
+        concat("rank ", rank, has_ended ? " has already ended well" : " cannot be carried over")});
   }
 }
 
@@ -107,7 +106,7 @@ Agent::Actions Agent::on_worker_recovers(int local_rank, const RankRecovers& rec
   }
   // Said before the worker heard that its world is revoked: it will say it again.
   if (recovers.epoch != membership_.epoch) return take();
-  slot.has_state = true;
+  slot.has_state = slot.goes_on = true;
   slot.recovers = recovers;
   slot.recovers->rank = rank_of(local_rank);
   send(*slot.recovers);
@@ -124,13 +123,11 @@ Agent::Actions Agent::on_worker_leaving(int local_rank, Time now) {
 // It cannot be carried over any more; if that is just what is being done, it cannot be done.
 void Agent::withdraw(int local_rank) {
   Slot& slot = slots_[static_cast<std::size_t>(local_rank)];
-  const int rank = rank_of(local_rank);
   slot.has_state = false;
   slot.recovers.reset();
-  if (phase_ == NodePhase::reforming) {
-    return send(CannotReform{membership_.epoch, concat("rank ", rank, " ends, or has ended")});
-  }
-  send(RankRecovers{.epoch = membership_.epoch, .rank = rank, .step = 0, .able = false});
+  if (is_missing(slot)) return refuse_missing();
+  send(RankRecovers{
+      .epoch = membership_.epoch, .rank = rank_of(local_rank), .step = 0, .able = false});
 }
 
 Agent::Actions Agent::on_ranks_rejected(const RanksRejected& rejected, Time now) {

@@ -33,7 +33,6 @@ void Coordinator::handle(Node& node, const RankRecovers& recovers) {
   if (phase_ != Phase::running || !node.participant || recovers.epoch != epoch_) return;
   if (!recovers.able) {
     with_state_.erase(recovers.rank);
-    goes_on_.erase(recovers.rank);
     return;
   }
   with_state_.insert(recovers.rank);
@@ -174,7 +173,8 @@ void Coordinator::reform(const Ending& ending, const std::set<int>& lost) {
 }
 
 void Coordinator::handle(Node& node, const CannotReform& cannot) {
-  if (!is_reforming() || !node.participant || cannot.epoch != epoch_) return;
+  const bool awaits_all = is_reforming() || (phase_ == Phase::running && !settled_);
+  if (!awaits_all || !node.participant || cannot.epoch != epoch_) return;
   give_up_reforming(cannot.reason);
 }
 

@@ -294,6 +294,7 @@ void NodeShell::on_keeper() {
       workers_.on(event);
       if (workers_.all_started()) write_job(membership_);
     } else if (auto end = workers_.on(event)) {
+      hub_.catch_up();
       if (end->code != 0) {
         end->progress = progress_of(membership_.self().first_rank + end->local_rank);
       }

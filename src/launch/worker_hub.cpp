@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "control/frame.h"
 #include "core/unix_socket.h"
@@ -22,6 +23,8 @@ using std::chrono::milliseconds;
 
 constexpr int kAcceptsPerRound = 64;
 constexpr int kMaxAncestors = 64;
+constexpr int kReadsToCatchUp =
+    64;  // of one worker: one that never stops talking must not hold us up
 constexpr milliseconds kPlacePause{20};
 constexpr milliseconds kAcceptPause{200};
 
@@ -127,23 +130,37 @@ void WorkerHub::on_ready(const Handle& connection, std::uint32_t events) {
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read(kept);
 }
 
-void WorkerHub::read(const Handle& connection) {
+void WorkerHub::catch_up() {
+  std::vector<Handle> welcomed;  // what is heard may change the map
+  for (const auto& [slot, connection] : slots_) welcomed.push_back(connection);
+  for (const Handle& connection : welcomed) {
+    for (int round = 0; round < kReadsToCatchUp; ++round) {
+      if (!connection->socket || !read(connection)) break;
+    }
+  }
+}
+
+// False: nothing more is there.
+bool WorkerHub::read(const Handle& connection) {
   std::array<char, 16 << 10> buffer;
   const ssize_t got = ::recv(connection->socket.get(), buffer.data(), buffer.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0)
-    return drop(connection, got == 0 ? "it closed the connection" : std::strerror(errno));
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got <= 0) {
+    drop(connection, got == 0 ? "it closed the connection" : std::strerror(errno));
+    return false;
+  }
   std::string_view bytes(buffer.data(), static_cast<std::size_t>(got));
   try {
     while (connection->socket) {
       const auto text = connection->decoder.next(bytes);
-      if (!text) return;
+      if (!text) break;
       take_message(connection, *text);
     }
   } catch (const InvalidArgument& error) {
     if (connection->socket)
       refuse(connection, concat("it does not keep to the protocol: ", error.what()));
   }
+  return true;
 }
 
 void WorkerHub::take_message(const Handle& connection, const std::string& text) {

@@ -82,6 +82,10 @@ class WorkerHub {
   bool announce(int slot, const NewWorld& world);
   bool ping(int slot);
 
+  /// Reads what workers have said by now. For who learns of an event from elsewhere, such as a
+  /// worker's death: what was said before it is heard before it.
+  void catch_up();
+
   /// All that are connected.
   void stop_all(const std::string& reason, std::chrono::milliseconds remaining);
 
@@ -96,7 +100,7 @@ class WorkerHub {
   void pause_accepting();
   void adopt(UniqueFd socket);
   void on_ready(const Handle& connection, std::uint32_t events);
-  void read(const Handle& connection);
+  bool read(const Handle& connection);
   void take_message(const Handle& connection, const std::string& text);
   void take_recovery_message(const Connection& connection, const MessageFromWorker& message);
   void take_first_message(const Handle& connection, const MessageFromWorker& message);

@@ -138,7 +138,6 @@ TEST(AgentRecovery, refuses_where_a_worker_has_ended_or_is_about_to) {
   ended.reform(2, {0});
   ASSERT_EQ(ended.sent<CannotReform>().size(), 1u);
   EXPECT_EQ(ended.sent<CannotReform>()[0].reason, "rank 2 has already ended well");
-  EXPECT_EQ(ended.phase(), NodePhase::running);
 
   Node leaving;
   leaving.leaves(1);
@@ -152,6 +151,37 @@ TEST(AgentRecovery, refuses_where_a_worker_has_ended_or_is_about_to) {
   meanwhile.disconnect();
   meanwhile.connect();
   EXPECT_EQ(meanwhile.sent<CannotReform>().size(), 2u);
+}
+
+TEST(AgentRecovery, tells_of_a_worker_that_had_left_when_the_new_world_began) {
+  Node node;
+  node.reform(2, {0});
+  node.hear(Start{2, "10.0.0.1", 29501});
+  node.recovers(0, 2, 40);
+  node.leaves(1);  // the revocation came too late for it
+  ASSERT_EQ(node.sent<CannotReform>().size(), 1u);
+  EXPECT_EQ(node.sent<CannotReform>()[0].reason, "rank 3 cannot be carried over");
+  node.leaves(0);  // it has gone on before that
+  node.ends_well(0, 1);
+  node.ends_well(1, 1);
+  EXPECT_TRUE(node.sent<WorkersSucceeded>().empty());
+  node.disconnect();
+  node.connect();
+  EXPECT_EQ(node.sent<CannotReform>().back().reason, "rank 3 has already ended well");
+  EXPECT_EQ(node.sent<Join>().back().phase, NodePhase::running);
+}
+
+TEST(AgentRecovery, workers_that_went_on_may_end) {
+  Node node;
+  node.reform(2, {0});
+  node.hear(Start{2, "10.0.0.1", 29501});
+  for (const int local_rank : {0, 1}) {
+    node.recovers(local_rank, 2, 40);
+    node.leaves(local_rank);
+    node.ends_well(local_rank, 1);
+  }
+  EXPECT_TRUE(node.sent<CannotReform>().empty());
+  EXPECT_EQ(node.sent<WorkersSucceeded>().size(), 1u);
 }
 
 TEST(AgentRecovery, says_where_it_stands_when_it_comes_back) {

@@ -192,6 +192,32 @@ TEST(CoordinatorRecovery, a_node_that_cannot_re_form_leads_to_the_next_rung) {
   EXPECT_EQ(job.last<Finish>("a")->code, 128 + SIGKILL);
 }
 
+TEST(CoordinatorRecovery, a_worker_that_had_left_when_the_epoch_began_leads_there_too) {
+  Job job;
+  job.all_recover(0);
+  job.kill("b");
+  job.ready({"a", "b"});
+  ASSERT_EQ(job.phase(), Phase::running);
+  job.tell("a", CannotReform{2, "rank 0 ends, or has ended"});
+  EXPECT_EQ(job.phase(), Phase::stopping);
+  EXPECT_TRUE(job.has_said("cannot go on in place: rank 0 ends, or has ended"));
+  job.stopped({"a", "b"});
+  EXPECT_EQ(job.last<Finish>("a")->code, 128 + SIGKILL);
+}
+
+TEST(CoordinatorRecovery, who_goes_on_may_leave_before_all_others_have_shown_it) {
+  Job job;
+  job.all_recover(0);
+  job.kill("b");
+  job.ready({"a", "b"});
+  job.recovers("a", 40);
+  job.recovers("a", 40, /*able=*/false);
+  job.recovers("b", 40);
+  EXPECT_TRUE(job.has_said("all ranks go on after step 40"));
+  job.tell("a", CannotReform{2, "late"});
+  EXPECT_EQ(job.phase(), Phase::running);
+}
+
 TEST(CoordinatorRecovery, re_forming_has_a_limit) {
   Job job;
   job.all_recover(0);

@@ -4,7 +4,8 @@ Usage: recovering_worker.py FOLDER STEPS [step_seconds]
 
 It does what a Trainer does: meets the others, takes the newest state that one of them has, makes
 steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything.
-RECOVERING_WORKER=NAME:RANK:STEP does NAME at that step on that rank: exit, segv, reject, slow_join.
+No step after the number in FOLDER/hold is begun. RECOVERING_WORKER=NAME:RANK:STEP does NAME at that
+step on that rank: exit, segv, reject, slow_join.
 """
 
 import json
@@ -100,8 +101,40 @@ def wait_for_all(agent, world, name):
         time.sleep(0.002)
 
 
+def held_at():
+    try:
+        return int((folder / "hold").read_text())
+    except FileNotFoundError:
+        return steps
+
+
+def wait_while_held(agent, world):
+    while agent.step >= held_at():
+        if agent.revoked > world["epoch"]:
+            raise Revoked()
+        time.sleep(0.002)
+
+
+def visit_store(agent, world):
+    """The store of this membership is where the message, or the environment, says; unless another
+    membership is being formed already."""
+    try:
+        socket.create_connection((world["master_addr"], world["master_port"]), 10).close()
+    except OSError:
+        deadline = time.monotonic() + 30
+        while agent.revoked <= world["epoch"]:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+        raise Revoked()
+
+
 def do_trick(agent, world):
-    if rank != int(trick_rank or -1) or agent.step != int(trick_step or -1):
+    if agent.step != int(trick_step or -1):
+        return
+    if trick == "segv":
+        wait_for_all(agent, world, "brink")  # by then the agent was told that all go on
+    if rank != int(trick_rank):
         return
     if trick == "exit" and not joins:
         os._exit(3)
@@ -112,14 +145,14 @@ def do_trick(agent, world):
 
 
 def train(agent, world):
-    # The store of this membership is where the message, or the environment, says.
-    socket.create_connection((world["master_addr"], world["master_port"]), 10).close()
+    visit_store(agent, world)
     newest = max(wait_for_all(agent, world, "meet"))
     log("met", world["epoch"], "at", max(newest, 0), *world.get("replaced_slots", []))
     agent.step, agent.has_state = max(newest, 0), True
     agent.send({"kind": "recovers", "epoch": world["epoch"], "step": agent.step, "able": True})
     while agent.step < steps:
         do_trick(agent, world)
+        wait_while_held(agent, world)
         time.sleep(step_seconds)
         wait_for_all(agent, world, f"step_{agent.step}")
         agent.step += 1

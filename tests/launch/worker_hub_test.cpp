@@ -352,6 +352,19 @@ TEST(WorkerHub, hears_that_a_worker_can_be_carried_over_and_whose_state_differs)
   EXPECT_TRUE(eventually(loop, [&] { return !hub.hub->state(3)->recovers; }));
 }
 
+TEST(WorkerHub, what_was_said_can_be_heard_before_the_loop_comes_to_it) {
+  EventLoop loop;
+  Hub hub(loop);
+  AgentClient client(options_for(hub));
+  ASSERT_TRUE(eventually(loop, [&] { return hub.hub->connected(3); }));
+  client.report_recovers(2, 7);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!hub.hub->state(3)->recovers && std::chrono::steady_clock::now() < deadline) {
+    hub.hub->catch_up();
+  }
+  EXPECT_EQ(hub.hub->state(3)->recovers, (WorkerRecovers{.epoch = 2, .step = 7}));
+}
+
 TEST(WorkerHub, revokes_a_world_and_announces_the_next) {
   EventLoop loop;
   Hub hub(loop);

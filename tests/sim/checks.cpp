@@ -103,7 +103,7 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
   if (before.at_work && before.phase == Phase::preparing && after.restarts > before.restarts) {
     current(before.epoch).costs_restart = true;
   }
-  require(after.restarts == 0 || !scenario_.must_survive,
+  require(after.restarts == 0 || !must_go_on(),
           "all workers are restarted although the job could have gone on in place");
   require(after.replacements <= scenario_.terms.max_replacements, "replacement ",
           after.replacements, " of ", scenario_.terms.max_replacements);
@@ -119,13 +119,17 @@ Checks::Formed& Checks::current(Epoch epoch) {
   return found->second;
 }
 
+void Checks::coordinator_said(const std::string& text) {
+  if (text.find("cannot go on in place") != std::string::npos) said_why_ = true;
+}
+
 void Checks::coordinator_sent(const std::string& node_id, const Message& message, Time local_now) {
   if (const auto* finish = std::get_if<Finish>(&message)) {
     if (!finish_) {
       finish_ = *finish;
       if (finish->code == 0) check_success();
       finish->code == 0 ? ++tally_.succeeded : ++tally_.failed;
-      require(finish->code == 0 || !scenario_.must_survive ||
+      require(finish->code == 0 || !must_go_on() ||
                   finish->reason.find("the second time") != std::string::npos,
               "the job failed although it could have gone on in place: ", finish->reason);
     }

@@ -63,6 +63,7 @@ class Checks {
                          const CoordinatorView& after);
   void coordinator_acted(const CoordinatorView& before, const CoordinatorView& after,
                          Time local_now);
+  void coordinator_said(const std::string& text);
   void coordinator_sent(const std::string& node_id, const Message& message, Time local_now);
   /// What follows a join once the job is over.
   void join_answered_at_end(bool answered);
@@ -99,6 +100,9 @@ class Checks {
   void connection_breaks(const std::string& id, bool both_learn);
   void goes_by_itself(const std::string& id) { excused_.insert(id); }
   void coordinator_died() { told_.clear(); }
+  /// What workers that train cannot be saved from: one died when all had come to the end, and the
+  /// others go. Then, and only then, the coordinator may say that the job cannot go on in place.
+  void ends_without_one() { ends_without_one_ = true; }
 
   // The end.
   void time_limit_passed(const std::string& who_is_left);
@@ -126,6 +130,7 @@ class Checks {
   void check_reformed(const Prepare& prepare, const Formed& before);
   void check_success() const;
   bool is_stranger(const std::string& node_id) const;
+  bool must_go_on() const { return scenario_.must_survive && !(ends_without_one_ && said_why_); }
 
   const Scenario& scenario_;
   int life_ = 0;
@@ -136,6 +141,8 @@ class Checks {
   std::map<std::pair<int, Epoch>, Formed> formed_;  // by life and epoch
   std::optional<Finish> finish_;                    // of this life
   bool succeeded_once_ = false;
+  bool ends_without_one_ = false;
+  bool said_why_ = false;                     // the job cannot go on in place
   std::map<std::string, int> processes_;      // by node id
   std::map<std::string, int> told_;           // the end; and how often its connection broke since
   std::set<std::string> excused_;             // from ending as the job does

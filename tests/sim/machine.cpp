@@ -217,6 +217,9 @@ void Machine::with_coordinator(const char* what, Call call, const Message* messa
   const Coordinator::Actions actions = call(*coordinator_);
   const Checks::CoordinatorView after(*coordinator_);
   if (message != nullptr) shared_.checks.coordinator_heard(*message, before, after);
+  for (const CoordinatorAction& action : actions) {
+    if (const auto* say = std::get_if<Say>(&action)) shared_.checks.coordinator_said(say->text);
+  }
   shared_.checks.coordinator_acted(before, after, local_now());
   for (const CoordinatorAction& action : actions) carry_out(action);
   arm_coordinator();

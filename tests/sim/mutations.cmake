@@ -141,11 +141,12 @@ mutation(old_start_of_replacements_accepted agent_recovery.cpp
 mutation(replaced_before_it_is_gone agent_recovery.cpp
   [[if (old_ones_left) return;]]
   [[]])
-mutation(leaving_worker_carried_over agent_recovery.cpp
-  [[if (const auto reason = reason_not_to_reform(prepare.membership, prepare.replaced)) {
-    return send(CannotReform{prepare.membership.epoch, *reason});
-  }]]
-  [[]])
+mutation(worker_that_had_left_not_told agent_recovery.cpp
+  [[if (!is_missing(slots_[i])) continue;]]
+  [[continue;]])
+mutation(worker_that_had_left_awaited coordinator_recovery.cpp
+  [[if (!awaits_all || !node.participant || cannot.epoch != epoch_) return;]]
+  [[if (!is_reforming() || !node.participant || cannot.epoch != epoch_) return;]])
 mutation(unknown_death_not_told_again agent_recovery.cpp
   [[failed.epoch = membership_.epoch;
     failed.age = now_ - failed_at_.at(failed.rank);

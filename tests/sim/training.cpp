@@ -40,6 +40,7 @@ void Training::soon(int worker, WorldKey key, Time low, Time high, std::function
 
 void Training::arrive(const Arrival& arrival) {
   Worker& worker = workers_[arrival.worker];
+  if (worker.leaving) return;  // nothing holds it up any more
   worker.world = arrival.world;
   worker.rank = arrival.rank;
   worker.joins = arrival.joins;
@@ -122,11 +123,17 @@ void Training::commit(int number, WorldKey key, int step) {
 void Training::reach_end(int number, WorldKey key) {
   World& world = worlds_.at(key);
   world.at_end.insert(workers_.at(number).rank);
+  callbacks_.at_end(number);
   if (static_cast<int>(world.at_end.size()) < world.size) return;
   ends_ = true;
+  // Who came to the end and died there is not waited for: the others have all that they need to
+  // end.
+  const bool one_is_dead = std::ranges::any_of(
+      world.members, [&](const auto& member) { return !workers_.contains(member.second); });
+  if (one_is_dead) callbacks_.ends_without_one();
   for (const auto& [rank, each] : world.members) {
     soon(each, key, 10us, 50ms, [this, each = each, key] {
-      workers_.at(each).leaving = true;  // from now on nothing holds it up
+      workers_.at(each).leaving = true;
       callbacks_.leaving(each);
       queue_.after(random_.between(1ms, 200ms), [this, each] {
         if (workers_.contains(each)) callbacks_.ended(each);

@@ -24,7 +24,9 @@ class Training {
   struct Callbacks {
     std::function<void(int worker, const RankRecovers&)> recovers;
     std::function<void(int worker)> leaving;
-    std::function<void(int worker)> ended;  // with success
+    std::function<void(int worker)> ended;   // with success
+    std::function<void(int worker)> at_end;  // has committed the last step and waits for the others
+    std::function<void()> ends_without_one;  // that has died, and was there when it did
   };
 
   Training(EventQueue& queue, Random& random) : queue_(queue), random_(random) {}

@@ -45,7 +45,9 @@ class World final : public NetworkUsers {
                machine_of(worker).worker_recovers(worker, recovers);
              },
          .leaving = [=](int worker) { machine_of(worker).worker_leaves(worker); },
-         .ended = [=](int worker) { machine_of(worker).worker_has_ended(worker); }});
+         .ended = [=](int worker) { machine_of(worker).worker_has_ended(worker); },
+         .at_end = [=, this](int worker) { threaten_end(machine_of(worker)); },
+         .ends_without_one = [this] { shared_.checks.ends_without_one(); }});
     for (std::size_t i = 0; i < scenario.nodes.size(); ++i) {
       machines_.emplace_back(shared_, static_cast<int>(i));
     }
@@ -89,6 +91,7 @@ class World final : public NetworkUsers {
   void schedule_fault();
   void cause_fault();
   void cause_survivable_fault(int node);
+  void threaten_end(Machine& machine);
   void partition(int node);
   void crash(int node);
   void send_signals(int node);
@@ -196,6 +199,12 @@ void World::cause_survivable_fault(int node) {
   const int other = shared_.random.between(0, static_cast<int>(machines_.size()) - 1);
   shared_.queue.after(shared_.random.between(1ms, 400ms),
                       [this, other] { machine(other).kill_worker(); });
+}
+
+// The end is short, and what can go wrong there is not like anything else.
+void World::threaten_end(Machine& machine) {
+  if (scenario_.fault_gap == Time(0) || shared_.faults_over || !shared_.random.percent(10)) return;
+  shared_.queue.after(shared_.random.between(10us, 250ms), [&machine] { machine.kill_worker(); });
 }
 
 void World::partition(int node) {
