@@ -79,6 +79,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     // All at once: losing the last of them begins the next epoch, with new participants.
     for (const std::string& id : still_busy()) lose(id, "it did not stop its workers in time");
   }
+  if (loss_ && now >= loss_->deadline) retry_loss();
   if (is_reforming() && now >= reform_deadline_) {
     give_up_reforming(
         concat("not all nodes were ready within ", whole_seconds(options_.reform_limit), " s"));
@@ -103,6 +104,7 @@ Time Coordinator::next_deadline() const {
   }
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
+  if (loss_) deadline = std::min(deadline, loss_->deadline);
   if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
   return deadline;
 }
@@ -153,6 +155,7 @@ void Coordinator::form() {
   carries_over_ = false;
   settled_ = true;
   with_state_.clear();
+  withdrawn_.clear();
   goes_on_.clear();
   replaced_.clear();
   lost_ranks_.clear();
@@ -209,6 +212,7 @@ void Coordinator::handle(Node& node, const WorkerFailed& failed) {
 void Coordinator::handle(Node& node, const WorkersSucceeded& succeeded) {
   if (phase_ != Phase::running || !node.participant || succeeded.epoch != epoch_) return;
   node.succeeded = true;
+  retry_loss();
   finish_if_all_succeeded();
 }
 
@@ -292,6 +296,7 @@ void Coordinator::restart_or_finish(const Ending& ending) {
 
 void Coordinator::begin_stop(const std::string& reason, int signal) {
   phase_ = Phase::stopping;
+  loss_.reset();
   stop_deadline_ = now_ + options_.stop_limit;
   if (!ending_) actions_.push_back(Say{reason});  // an end is reported by itself
   for (const std::string& id : participants_) {
@@ -321,6 +326,7 @@ void Coordinator::stop_or_finish() {
 
 void Coordinator::finish(int code, const std::string& reason) {
   phase_ = Phase::finished;
+  loss_.reset();
   done_at_ = now_ + kLinger;
   std::ranges::sort(failures_, {}, &Failure::when);
   finish_ = Finish{.code = code, .reason = reason, .failures = {}, .stopped_ranks = stopped_ranks_};

@@ -22,6 +22,7 @@ struct CoordinatorOptions {
   Time reconnect_limit = std::chrono::seconds(2);  // for a node whose connection broke
   Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
   Time reform_limit = std::chrono::seconds(30);    // for all nodes to be ready with survivors
+  Time word_limit = std::chrono::seconds(10);  // for survivors to say that they can be carried over
   Time status_interval = std::chrono::seconds(5);
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
 };
@@ -72,6 +73,8 @@ class Coordinator {
   int replacements() const { return replacements_; }
   /// Whether workers of the epoch before live on in the one that is being prepared.
   bool is_reforming() const { return phase_ == Phase::preparing && carries_over_; }
+  /// Whether ranks are lost, and others have not said yet that they can be carried over.
+  bool holds_loss() const { return loss_.has_value(); }
   /// Nodes of the current epoch, by group rank.
   const std::vector<std::string>& participants() const { return participants_; }
 
@@ -110,6 +113,17 @@ class Coordinator {
     Time when{0};
     WorkerFailed report;
   };
+  /// Ranks that may be replaced in place, once it is known who can be carried over.
+  struct Loss {
+    Ending ending;
+    std::set<int> ranks;
+    Time when{0};
+    Time deadline{0};
+  };
+  struct Obstacle {
+    std::string reason;
+    bool may_pass = false;  // a rank has not said yet whether it can be carried over
+  };
 
   void handle(LinkId link, const Join& join);
   void handle(Node& node, const Ready& ready);
@@ -132,7 +146,9 @@ class Coordinator {
   /// False: it cannot be done, and why has been said where that is of interest.
   bool survive(const Node& node, const WorkerFailed& failed);
   bool replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when);
-  std::optional<std::string> reason_not_to_replace(const std::set<int>& lost) const;
+  bool settle_loss();
+  void retry_loss();
+  std::optional<Obstacle> obstacle_to_replacing(const std::set<int>& lost) const;
   void say_not_in_place(const std::string& reason);
   void reform(const Ending& ending, const std::set<int>& lost);
   void give_up_reforming(const std::string& reason);
@@ -189,6 +205,8 @@ class Coordinator {
   bool settled_ = true;                  // and all of its ranks have shown that they go on
   int replacements_ = 0;                 // workers started in place of others, in the whole job
   std::set<int> with_state_;             // ranks that can be carried over
+  std::set<int> withdrawn_;              // that cannot any more
+  std::optional<Loss> loss_;             // that waits for the words of others
   std::map<int, std::int64_t> goes_on_;  // ranks that have shown it in this epoch, and their step
   std::set<int> replaced_;               // ranks whose new worker has not shown its state yet
   std::set<int> lost_ranks_;             // since all went on for the last time

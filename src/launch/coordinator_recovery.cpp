@@ -33,11 +33,14 @@ void Coordinator::handle(Node& node, const RankRecovers& recovers) {
   if (phase_ != Phase::running || !node.participant || recovers.epoch != epoch_) return;
   if (!recovers.able) {
     with_state_.erase(recovers.rank);
-    return;
+    withdrawn_.insert(recovers.rank);
+    return retry_loss();
   }
   with_state_.insert(recovers.rank);
+  withdrawn_.erase(recovers.rank);
   replaced_.erase(recovers.rank);
   goes_on_[recovers.rank] = recovers.step;
+  if (loss_) return retry_loss();
   if (!settled_ && std::cmp_equal(goes_on_.size(), world_size_)) settle();
 }
 
@@ -100,47 +103,71 @@ void Coordinator::handle(Node& node, const RanksRejected& rejected) {
 }
 
 bool Coordinator::replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when) {
+  for (const int rank : lost) ++deaths_[rank];
+  if (!loss_) {
+    loss_ =
+        Loss{.ending = ending, .ranks = {}, .when = when, .deadline = now_ + options_.word_limit};
+  }
+  loss_->ranks.insert(lost.begin(), lost.end());
+  return settle_loss();
+}
+
+// Ranks begin to train one after the other, and their words come over several links: a loss waits
+// for those that have said nothing yet. False: it cannot be done in place.
+bool Coordinator::settle_loss() {
   // Those that were to take the place of others and have no state yet begin again.
   std::set<int> ranks = replaced_;
-  ranks.insert(lost.begin(), lost.end());
-  for (const int rank : lost) ++deaths_[rank];
-  if (const auto reason = reason_not_to_replace(ranks)) {
-    say_not_in_place(*reason);
+  ranks.insert(loss_->ranks.begin(), loss_->ranks.end());
+  const auto obstacle = obstacle_to_replacing(ranks);
+  if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;
+  const Loss loss = *std::exchange(loss_, std::nullopt);
+  if (obstacle) {
+    say_not_in_place(obstacle->reason);
     return false;
   }
-  if (settled_) lost_since_ = when;
-  lost_ranks_.insert(lost.begin(), lost.end());
-  reform(ending, ranks);
+  if (settled_) lost_since_ = loss.when;
+  lost_ranks_.insert(loss.ranks.begin(), loss.ranks.end());
+  reform(loss.ending, ranks);
   return true;
 }
 
-std::optional<std::string> Coordinator::reason_not_to_replace(const std::set<int>& lost) const {
+void Coordinator::retry_loss() {
+  if (!loss_) return;
+  const Ending ending = loss_->ending;
+  if (!settle_loss()) restart_or_finish(ending);
+}
+
+std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_replacing(
+    const std::set<int>& lost) const {
   for (const std::string& id : participants_) {
     const auto node = nodes_.find(id);
     if (node == nodes_.end() || !node->second.participant || node->second.succeeded) {
-      return "the workers of a node have already ended well";
+      return Obstacle{"the workers of a node have already ended well"};
     }
   }
-  int survivors = 0;
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (lost.contains(rank)) continue;
-    if (!with_state_.contains(rank)) {
-      return concat("rank ", rank,
-                    " cannot be carried over: it has not begun to train, or has ended");
-    }
-    ++survivors;
+  if (std::cmp_greater_equal(lost.size(), world_size_)) {
+    return Obstacle{"no rank with the job's state is left"};
   }
-  if (survivors == 0) return "no rank with the job's state is left";
   const int most = options_.terms.max_replacements;
   if (std::cmp_greater(lost.size(), most - replacements_)) {
-    return concat(replacements_, " of ", most, " replacements are used (--max-replacements)");
+    return Obstacle{
+        concat(replacements_, " of ", most, " replacements are used (--max-replacements)")};
   }
   for (const auto& [rank, deaths] : deaths_) {
     if (deaths > kMostDeathsWhileJoining) {
-      return concat("rank ", rank, " died ", deaths, " times before all could go on");
+      return Obstacle{concat("rank ", rank, " died ", deaths, " times before all could go on")};
     }
   }
-  return std::nullopt;
+  std::optional<Obstacle> obstacle;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (lost.contains(rank) || with_state_.contains(rank)) continue;
+    const bool may_pass = !withdrawn_.contains(rank);
+    if (obstacle && may_pass) continue;  // the first that is missing, or one for which all is over
+    obstacle = Obstacle{concat("rank ", rank, " cannot be carried over: it ",
+                               may_pass ? "has not begun to train" : "ends, or has ended"),
+                        may_pass};
+  }
+  return obstacle;
 }
 
 void Coordinator::say_not_in_place(const std::string& reason) {
@@ -158,6 +185,7 @@ void Coordinator::reform(const Ending& ending, const std::set<int>& lost) {
   replaced_ = lost;
   goes_on_.clear();
   for (const int rank : lost) with_state_.erase(rank);
+  withdrawn_.clear();
   actions_.push_back(
       Say{concat(ending.reason, ": ",
                  lost.size() == 1 ? "a replacement takes its place"

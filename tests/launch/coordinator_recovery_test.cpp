@@ -81,12 +81,63 @@ TEST(CoordinatorRecovery, programs_that_never_said_they_can_are_restarted_as_eve
   EXPECT_FALSE(job.has_said("in place"));
 }
 
-TEST(CoordinatorRecovery, what_all_cannot_do_is_not_done) {
+TEST(CoordinatorRecovery, a_loss_waits_for_the_words_of_those_who_have_not_spoken_yet) {
+  Job job;
+  job.recovers("a", 0);
+  job.kill("a");  // before b has begun to train
+  EXPECT_EQ(job.phase(), Phase::running);
+  EXPECT_TRUE(job.coordinator().holds_loss());
+  job.pass(4s, {"a", "b"});
+  job.recovers("b", 0);
+  EXPECT_TRUE(job.is_reforming());
+  EXPECT_EQ(job.last<Prepare>("b")->replaced, std::vector{0});
+  job.ready({"a", "b"});
+  job.all_recover(1);
+  EXPECT_EQ(job.last<Recovered>("a")->since_loss, Time(4s));
+}
+
+TEST(CoordinatorRecovery, losses_that_wait_are_dealt_with_together) {
+  Job job(replacing(3));
+  job.join("c");
+  job.ready({"a", "b", "c"});
+  job.recovers("b", 0);
+  job.kill("a");
+  job.kill("b");
+  EXPECT_EQ(job.phase(), Phase::running);
+  job.recovers("c", 0);
+  EXPECT_EQ(job.last<Prepare>("c")->replaced, (std::vector{0, 1}));
+}
+
+TEST(CoordinatorRecovery, a_loss_does_not_wait_for_ever) {
   Job job;
   job.recovers("a", 0);
   job.kill("a");
+  job.pass(11s, {"a", "b"});
   EXPECT_EQ(job.phase(), Phase::stopping);
-  EXPECT_TRUE(job.has_said("rank 1 cannot be carried over"));
+  EXPECT_TRUE(job.has_said("rank 1 cannot be carried over: it has not begun to train"));
+}
+
+TEST(CoordinatorRecovery, a_loss_waits_no_longer_when_one_cannot_be_carried_over) {
+  Job says_so;
+  says_so.recovers("a", 0);
+  says_so.kill("a");
+  says_so.recovers("b", 0, /*able=*/false);
+  EXPECT_EQ(says_so.phase(), Phase::stopping);
+  EXPECT_TRUE(says_so.has_said("rank 1 cannot be carried over: it ends, or has ended"));
+
+  Job ends;
+  ends.recovers("a", 0);
+  ends.kill("a");
+  ends.tell("b", WorkersSucceeded{1});
+  EXPECT_EQ(ends.phase(), Phase::stopping);
+
+  Job fails;
+  fails.recovers("a", 0);
+  fails.kill("a");
+  fails.tell("b", fails.failure(1, 3));
+  EXPECT_EQ(fails.phase(), Phase::stopping);
+  EXPECT_TRUE(fails.has_said("rank 1 ended by itself"));
+  EXPECT_FALSE(fails.coordinator().holds_loss());
 }
 
 TEST(CoordinatorRecovery, who_takes_it_back_is_not_carried_over) {

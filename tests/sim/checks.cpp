@@ -75,9 +75,11 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
   const auto about = epoch_of(message);
   require(!about || *about == before.epoch || before == after, "a message about epoch ",
           about.value_or(0), " changed epoch ", before.epoch);
-  const bool of_worker = std::holds_alternative<WorkerFailed>(message) ||
-                         (join != nullptr && !join->failures.empty() &&
-                          join->phase == NodePhase::running && join->epoch == before.epoch);
+  const bool of_worker =
+      std::holds_alternative<WorkerFailed>(message) ||
+      std::holds_alternative<CannotReform>(message) ||
+      (join != nullptr && !join->failures.empty() && join->epoch == before.epoch &&
+       (join->phase == NodePhase::running || join->phase == NodePhase::reforming));
   if (of_worker && before.at_work && !after.at_work) {
     current(before.epoch).costs_restart = true;
   }
@@ -100,7 +102,8 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
     current(before.epoch).costs_restart = true;
   }
   // Of those that were to live on, one could not.
-  if (before.at_work && before.phase == Phase::preparing && after.restarts > before.restarts) {
+  const bool was_to_go_on = before.phase == Phase::preparing || before.holds_loss;
+  if (before.at_work && was_to_go_on && after.restarts > before.restarts) {
     current(before.epoch).costs_restart = true;
   }
   require(after.restarts == 0 || !must_go_on(),

@@ -49,13 +49,15 @@ class Checks {
     int restarts = 0;
     int replacements = 0;
     bool at_work = false;  // there are workers, and they are not being stopped
+    bool holds_loss = false;
 
     explicit CoordinatorView(const Coordinator& coordinator)
         : phase(coordinator.phase()),
           epoch(coordinator.epoch()),
           restarts(coordinator.restarts()),
           replacements(coordinator.replacements()),
-          at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()) {}
+          at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()),
+          holds_loss(coordinator.holds_loss()) {}
     bool operator==(const CoordinatorView&) const = default;
   };
   void coordinator_started(int life, Time local_now);

@@ -112,19 +112,27 @@ mutation(leftovers_forgotten agent.cpp
 
 # Recovery in place.
 mutation(workers_without_state_carried_over coordinator_recovery.cpp
-  [[ranks.insert(lost.begin(), lost.end());]]
-  [[ranks.clear();
-    ranks.insert(lost.begin(), lost.end());]])
+  [[ranks.insert(loss_->ranks.begin(), loss_->ranks.end());]]
+  [[ranks = loss_->ranks;]])
 mutation(state_of_new_workers_not_noted coordinator_recovery.cpp
   [[with_state_.insert(recovers.rank);]]
   [[]])
 mutation(all_state_lost_and_not_noticed coordinator_recovery.cpp
-  [[if (survivors == 0) return "no rank with the job's state is left";]]
+  [[if (std::cmp_greater_equal(lost.size(), world_size_)) {
+    return Obstacle{"no rank with the job's state is left"};
+  }]]
   [[]])
 mutation(replacements_not_limited coordinator_recovery.cpp
   [[if (std::cmp_greater(lost.size(), most - replacements_)) {
-    return concat(replacements_, " of ", most, " replacements are used (--max-replacements)");
+    return Obstacle{
+        concat(replacements_, " of ", most, " replacements are used (--max-replacements)")};
   }]]
+  [[]])
+mutation(words_not_awaited coordinator_recovery.cpp
+  [[if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;]]
+  [[]])
+mutation(words_awaited_for_ever coordinator.cpp
+  [[if (loss_ && now >= loss_->deadline) retry_loss();]]
   [[]])
 mutation(replacement_not_repeated coordinator_recovery.cpp
   [[return send(node, Prepare{node.membership, as_list(replaced_), cause_.reason});]]

@@ -68,6 +68,7 @@ void choose_training(Scenario& scenario, Random& random) {
   scenario.terms.max_replacements = random.percent(10) ? 0 : random.between(1, 30);
   scenario.steps = random.between(3, 40);
   scenario.must_survive = random.percent(30);
+  scenario.latest_start = scenario.must_survive ? 6s : 20s;  // losses wait 10 s for it
   if (!scenario.must_survive) return;
   scenario.terms.max_replacements = 100'000;
   scenario.failing_percent = scenario.broken_percent = scenario.losing_percent = 0;
@@ -125,7 +126,8 @@ Scenario make_scenario(std::uint64_t seed) {
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
   const CoordinatorOptions& coordinator = scenario.coordinator;
   const Time turn = coordinator.last_call + scenario.work + scenario.uneven +
-                    coordinator.stop_limit + 2 * scenario.terms.beat_limit + 10s;
+                    coordinator.stop_limit + 2 * scenario.terms.beat_limit + scenario.latest_start +
+                    10s;
   scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
                        (scenario.terms.max_restarts + nodes + 2) * turn +
                        std::min(scenario.terms.max_replacements, 100) * 10s;

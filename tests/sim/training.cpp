@@ -57,7 +57,7 @@ void Training::meet(WorldKey key) {
   world.has_met = true;
   bool any_joins = false;
   int newest = -1;
-  int oldest = steps_ + 1;
+  int oldest = length_.steps + 1;
   for (const auto& [rank, number] : world.members) {
     const Worker& worker = workers_.at(number);
     any_joins = any_joins || worker.joins || worker.has_state;
@@ -70,7 +70,6 @@ void Training::meet(WorldKey key) {
     highest_ = 0;
     newest = 0;
     ends_ = false;
-    fresh_since_ = queue_.now() + 300ms;
   } else {
     ++recoveries_;
     require(newest >= 0, "epoch ", key.second, " goes on although nobody has the job's state");
@@ -78,8 +77,10 @@ void Training::meet(WorldKey key) {
     require(newest == highest_, "step ", highest_, " was committed, and epoch ", key.second,
             " goes on after step ", newest);
   }
+  // Who begins anew has data to read first, and may be seconds behind the others.
   for (const auto& [rank, number] : world.members) {
-    soon(number, key, 100us, 300ms,
+    const bool is_late = !any_joins && random_.percent(25);
+    soon(number, key, 100us, is_late ? length_.latest_start : Time(300ms),
          [this, number = number, key, newest] { take_state(number, key, newest); });
   }
 }
@@ -92,8 +93,9 @@ void Training::take_state(int number, WorldKey key, int step) {
   worker.committed = step;
   callbacks_.recovers(number,
                       {.epoch = key.second, .rank = worker.rank, .step = step, .able = true});
-  if (step == steps_) return reach_end(number, key);
-  soon(number, key, step_time_ / 2, step_time_, [this, number, key] { contribute(number, key); });
+  if (step == length_.steps) return reach_end(number, key);
+  soon(number, key, length_.step_time / 2, length_.step_time,
+       [this, number, key] { contribute(number, key); });
 }
 
 void Training::contribute(int number, WorldKey key) {
@@ -115,8 +117,9 @@ void Training::commit(int number, WorldKey key, int step) {
           worker.committed);
   worker.committed = step + 1;
   if (worker.lineage == lineage_) highest_ = std::max(highest_, worker.committed);
-  if (worker.committed == steps_) return reach_end(number, key);
-  soon(number, key, step_time_ / 2, step_time_, [this, number, key] { contribute(number, key); });
+  if (worker.committed == length_.steps) return reach_end(number, key);
+  soon(number, key, length_.step_time / 2, length_.step_time,
+       [this, number, key] { contribute(number, key); });
 }
 
 // Nobody leaves before all have committed the last step.
@@ -167,8 +170,7 @@ void Training::die(int number) {
 bool Training::is_survivable(int number) const {
   constexpr Time kKnown = 3s;
   const auto found = workers_.find(number);
-  if (found == workers_.end() || !found->second.has_state || ends_) return false;
-  if (queue_.now() < fresh_since_ + kKnown) return false;
+  if (found == workers_.end() || ends_) return false;
   return std::ranges::any_of(workers_, [&](const auto& entry) {
     return entry.first != number && entry.second.has_state && entry.second.lineage == lineage_ &&
            entry.second.state_since + kKnown < queue_.now();

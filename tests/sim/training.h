@@ -31,10 +31,12 @@ class Training {
 
   Training(EventQueue& queue, Random& random) : queue_(queue), random_(random) {}
   void set_callbacks(Callbacks callbacks) { callbacks_ = std::move(callbacks); }
-  void set_length(int steps, Time step_time) {
-    steps_ = steps;
-    step_time_ = step_time;
-  }
+  struct Length {
+    int steps = 1;
+    Time step_time{0};
+    Time latest_start{0};  // after all have met for the first time
+  };
+  void set_length(const Length& length) { length_ = length; }
 
   struct Arrival {
     int worker = 0;
@@ -53,7 +55,7 @@ class Training {
   /// A rule about what is carried over: nobody who has no state.
   void check_carried_over(int worker) const;
   /// Whether the job must survive this worker's death: another has had the state for a while, so
-  /// that the coordinator knows it, and nobody has come to the end yet.
+  /// that the coordinator knows it (it waits for the words of the rest), and nobody goes yet.
   bool is_survivable(int worker) const;
   int recoveries() const { return recoveries_; }
 
@@ -87,13 +89,11 @@ class Training {
   EventQueue& queue_;
   Random& random_;
   Callbacks callbacks_;
-  int steps_ = 1;
-  Time step_time_{0};
+  Length length_;
   std::map<int, Worker> workers_;
   std::map<WorldKey, World> worlds_;
-  int highest_ = 0;      // step that anybody who lives has committed, since all were started anew
-  int lineage_ = 0;      // how often all were; who was cut off may still live in an older one
-  Time fresh_since_{0};  // since when all have had the state for the first time
+  int highest_ = 0;  // step that anybody who lives has committed, since all were started anew
+  int lineage_ = 0;  // how often all were; who was cut off may still live in an older one
   bool ends_ = false;
   int recoveries_ = 0;
 };

@@ -35,7 +35,9 @@ class World final : public NetworkUsers {
       if (!scenario_.contagious || scenario_.trains) return;
       for (Machine& machine : machines_) machine.infect(epoch);
     };
-    shared_.training.set_length(scenario.steps, scenario.work / scenario.steps);
+    shared_.training.set_length({.steps = scenario.steps,
+                                 .step_time = scenario.work / scenario.steps,
+                                 .latest_start = scenario.latest_start});
     const auto machine_of = [this](int worker) -> Machine& {
       return machines_[static_cast<std::size_t>(worker / 1'000'000)];
     };
@@ -203,7 +205,7 @@ void World::cause_survivable_fault(int node) {
 
 // The end is short, and what can go wrong there is not like anything else.
 void World::threaten_end(Machine& machine) {
-  if (scenario_.fault_gap == Time(0) || shared_.faults_over || !shared_.random.percent(10)) return;
+  if (scenario_.fault_gap == Time(0) || shared_.faults_over || !shared_.random.percent(25)) return;
   shared_.queue.after(shared_.random.between(10us, 250ms), [&machine] { machine.kill_worker(); });
 }
 
