@@ -14,7 +14,7 @@ STAGE := @tools/stage
 CTEST = . $(BUILD)/setup.env && "$${LOCKSTEP_SETUP_CMAKE%cmake}ctest" --test-dir $(BUILD) \
         --output-on-failure -j $(or $(JOBS),$(shell nproc))
 
-.PHONY: help setup build demo demo-stages test test-slow bench lint format clean
+.PHONY: help setup build demo demo-stages test test-slow chaos bench lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -52,6 +52,11 @@ test-slow: ## run the slow tests
 	$(STAGE) build tools/build --tests all lockstep_tests
 	$(STAGE) test-slow sh -c 'if $(CTEST) -N -L slow | grep -q "Total Tests: 0"; \
 	  then echo "There is no slow test yet."; else $(CTEST) -L slow; fi'
+
+chaos: ## kill ranks at every point of a run and at random
+	$(STAGE) setup tools/setup --tests
+	$(STAGE) build tools/build --tests lockstep_program resume_job
+	$(STAGE) chaos sh -c '$(CTEST) -L chaos'
 
 bench: ## run the benchmarks, each against its peer
 	$(STAGE) setup tools/setup

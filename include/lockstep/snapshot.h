@@ -62,6 +62,10 @@ class SnapshotStore {
   SnapshotStore(const SnapshotStore&) = delete;
   SnapshotStore& operator=(const SnapshotStore&) = delete;
 
+  /// Collective: those who have a store call it while ranks that replace others make theirs, in a
+  /// world that has been formed again. What is being written goes on.
+  void readmit();
+
   /// Whether this rank writes: rank 0, or with `per_node` the first rank of each node. The others'
   /// save() does nothing, and what they pass may be empty.
   bool writes() const;

@@ -60,6 +60,11 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 
   const SyncBatchNormOptions& options() const { return options_; }
 
+  const ProcessGroup& group() const { return group_; }
+  /// From now on it communicates in this group: the one that replaces the group of its world after
+  /// a recovery. Trainer does it.
+  void set_group(const ProcessGroup& group) { group_ = group; }
+
   at::Tensor weight;               // undefined without `affine`
   at::Tensor bias;                 // likewise
   at::Tensor running_mean;         // undefined without `track_running_stats`

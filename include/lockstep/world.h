@@ -68,6 +68,11 @@ class World {
   std::int64_t epoch() const;
   Store& store();
 
+  /// Whether this process takes the place of one that died, while the others wait with their state
+  /// (docs/recovery.md). True from init() until Trainer::fit() has taken over that state. Until
+  /// then a program calls no collective; rank0_first() runs its function without waiting.
+  bool joins() const;
+
   /// The group of all ranks.
   ProcessGroup& group();
 
@@ -95,6 +100,9 @@ class World {
   /// Leaves the world: closes the connections and gives the store back. Called by the destructor;
   /// calling it again does nothing.
   void destroy();
+
+  /// For other layers of the library.
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

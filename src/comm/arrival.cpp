@@ -39,6 +39,12 @@ Arrival Arrival::on_own_connection() const {
   return Arrival(std::move(options));
 }
 
+bool Arrival::all_checked_in() const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options_.world_size; ++rank) keys.push_back(identity_key(rank));
+  return options_.own_store->check(keys);
+}
+
 std::vector<int> Arrival::missing() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < options_.world_size; ++rank) {

@@ -37,6 +37,9 @@ class Arrival {
   /// the one given may be waiting.
   Arrival on_own_connection() const;
 
+  /// Whether every rank, all of this library, has called check_in().
+  bool all_checked_in() const;
+
   /// Ranks that have left no trace.
   std::vector<int> missing() const;
 

@@ -55,11 +55,13 @@ void first_then_others(World& world, bool first, const std::string& key, int fir
 }  // namespace
 
 void rank0_first(World& world, const std::function<void()>& fn) {
+  if (world.joins()) return fn();  // the others did it long ago
   const auto sequence = world.group().impl()->store_sequence++;
   first_then_others(world, world.rank() == 0, concat("rank0_first/", sequence), 0, fn);
 }
 
 void local_rank0_first(World& world, const std::function<void()>& fn) {
+  if (world.joins()) return fn();
   const auto sequence = world.group().impl()->store_sequence++;
   first_then_others(world, world.local_rank() == 0,
                     concat("rank0_first/", sequence, "/node_", world.node_rank()),

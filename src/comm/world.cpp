@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <thread>
 
@@ -10,13 +9,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/api/include/torch/cuda.h>
 #include <torch/csrc/distributed/c10d/debug.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/arrival.h"
-#include "comm/group_factory.h"
-#include "comm/rendezvous.h"
 #include "comm/store_impl.h"
-#include "control/agent_client.h"
+#include "comm/world_impl.h"
 #include "core/rank_list.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
@@ -24,11 +19,7 @@
 namespace lockstep {
 namespace {
 
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-StorePtr prefixed(const std::string& prefix, const StorePtr& store) {
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
-}
+constexpr std::chrono::seconds kWordOfLauncher{30};
 
 // How many worlds this process has formed at a place; see InitOptions::epoch.
 std::int64_t& worlds_formed(const InitOptions& options, const Environment& environment) {
@@ -60,60 +51,15 @@ c10::Device choose_device(const std::string& text, int local_rank) {
 
 }  // namespace
 
-class World::Impl {
- public:
-  Meeting meeting;
-  std::int64_t epoch = 0;
-  c10::Device device{c10::DeviceType::CPU};
-  InitOptions options;
-  std::string backend;
-
-  std::unique_ptr<AgentClient> agent;  // null: nobody listens
-  StorePtr group_store;                // under which Python's process groups have their keys
-  StorePtr own_store;
-  std::optional<Store> user_store;
-  std::shared_ptr<const Peers> peers;
-
-  std::mutex mutex;  // abort() comes from other threads
-  std::vector<std::shared_ptr<GroupImpl>> groups;
-  ProcessGroup world_group;
-  int group_count = 0;
-  bool destroyed = false;
-
-  int rank() const { return meeting.place.rank; }
-  int world_size() const { return meeting.place.world_size; }
-
-  GroupSpec spec(const std::string& name, std::vector<int> ranks, const StorePtr& parent) const {
-    const auto position = std::find(ranks.begin(), ranks.end(), rank());
-    return {.name = name,
-            .backend = backend,
-            .rank = static_cast<int>(position - ranks.begin()),
-            .global_ranks = std::move(ranks),
-            .timeout = options.timeout,
-            .rendezvous_timeout = options.rendezvous_timeout,
-            .one_machine = meeting.one_machine,
-            .store_port = meeting.store_port,
-            .backend_store = prefixed(name + "/", parent),
-            .own_store = prefixed(name, own_store),
-            .peers = peers};
-  }
-
-  void meet_in_epoch(const Environment& environment);
-  void connect();
-  void await_marks(const std::string& mark);
-  void say_goodbye();
-  void check_alive(const char* operation) const {
-    if (destroyed) throw Aborted(concat(operation, ": this process has left the world"));
-  }
-};
-
 // The names of stores and groups are Python's (init_process_group), so that ranks of both languages
 // can meet.
 void World::Impl::connect() {
-  StorePtr base = epoch == 0 ? meeting.store : prefixed(concat("epoch_", epoch), meeting.store);
+  const StorePtr base =
+      epoch == 0 ? meeting.store : prefixed(concat("epoch_", epoch), meeting.store);
   own_store = prefixed("lockstep", base);
   const StorePtr top = meeting.prefixed ? prefixed("default_pg", base) : base;
   group_store = prefixed("0/", top);
+  user_store = wrap_store(prefixed("user", prefixed(concat("lockstep_", epoch), meeting.store)));
   meeting.store->setTimeout(options.rendezvous_timeout);
 
   const Arrival arrival({.rank = rank(),
@@ -123,6 +69,7 @@ void World::Impl::connect() {
                          .backend_store = group_store});
   try {
     Arrival(arrival).check_in();
+    if (connect_limit) await_everyone(arrival);
     // Peers are not known yet; a failure before everybody is connected is told by `arrival`.
     peers = std::make_shared<Peers>(std::vector<std::optional<PeerIdentity>>{});
     std::vector<int> everyone(world_size());
@@ -135,7 +82,7 @@ void World::Impl::connect() {
     peers = arrival.peers();
     group->peers = peers;
     group->guard->set_peers(peers);
-    groups.push_back(group);
+    groups->add(group);
     world_group = ProcessGroup(group);
     own_store->set(concat("connected/", rank()), std::string("1"));
   } catch (const Error&) {
@@ -171,6 +118,20 @@ void World::Impl::connect() {
     }
     throw Error(concat("init: rank ", rank(),
                        ": all ranks arrived but could not connect: ", first_line(reason)));
+  }
+}
+
+// Before connecting: a backend that waits for a rank that has died cannot be called back.
+void World::Impl::await_everyone(const Arrival& arrival) const {
+  const auto deadline = std::chrono::steady_clock::now() + options.rendezvous_timeout;
+  while (!arrival.all_checked_in()) {
+    if (groups->revoked()) {
+      throw Aborted(concat("init: rank ", rank(), ": the launcher forms another membership"));
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw std::runtime_error("some did not arrive");  // who, the caller finds out
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
@@ -230,6 +191,16 @@ World init(const InitOptions& options) {
   impl->options = options;
   std::int64_t& formed = worlds_formed(options, environment);
   impl->epoch = options.epoch.value_or(formed);
+  const bool described = !options.store && !options.epoch && !options.rank &&
+                         options.init_method == "env://" && formed == 0;
+  impl->agent = AgentClient::from_environment(environment);
+  const auto membership = impl->agent ? environment.get("LOCKSTEP_EPOCH") : std::nullopt;
+  impl->groups = std::make_shared<LiveGroups>(membership ? std::stoull(*membership) : 0);
+  if (described && impl->agent && environment.get("LOCKSTEP_JOINS") == "1") {
+    impl->joins = true;
+    impl->hear_revocations();
+    impl->follow(impl->groups->epoch());
+  }
   if (options.timeout.count() <= 0 || options.rendezvous_timeout.count() <= 0) {
     throw InvalidArgument("init: timeout and rendezvous_timeout must be positive");
   }
@@ -238,14 +209,18 @@ World init(const InitOptions& options) {
   }
   impl->meet_in_epoch(environment);
   const auto& place = impl->meeting.place;
+  impl->can_follow = described && impl->agent && place.use_agent_store && place.world_size > 1;
   impl->device = choose_device(options.device, place.local_rank);
   impl->backend = !options.backend.empty() ? options.backend
                   : impl->device.is_cuda() ? "cpu:gloo,cuda:nccl"
                                            : "gloo";
-  impl->user_store =
-      wrap_store(prefixed("user", prefixed(concat("lockstep_", impl->epoch), impl->meeting.store)));
-  impl->agent = AgentClient::from_environment(environment);
-  impl->connect();
+  try {
+    impl->connect();
+  } catch (const std::exception&) {
+    // Another process may have died before the membership that this one joins was complete.
+    if (!impl->joins || !impl->groups->await_revocation(kWordOfLauncher)) throw;
+    impl->form_again();
+  }
   ++formed;
   return World(std::move(impl));
 }
@@ -283,6 +258,9 @@ c10::Device World::device() const {
 }
 std::int64_t World::epoch() const {
   return impl_->epoch;
+}
+bool World::joins() const {
+  return impl_->joins;
 }
 void World::report(std::int64_t step, std::string_view phase) {
   if (impl_->agent) impl_->agent->report(step, phase);
@@ -326,8 +304,7 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
   if (options.timeout.count() > 0) spec.timeout = options.timeout;
   try {
     auto group = make_group(spec);
-    std::lock_guard lock(impl_->mutex);
-    impl_->groups.push_back(group);
+    impl_->groups->add(group);
     return ProcessGroup(group);
   } catch (const Error&) {
     throw;
@@ -339,12 +316,7 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
 }
 
 void World::abort() {
-  std::vector<std::shared_ptr<GroupImpl>> groups;
-  {
-    std::lock_guard lock(impl_->mutex);
-    groups = impl_->groups;
-  }
-  for (const auto& group : groups) group->guard->abort();
+  impl_->groups->abort();
 }
 
 void World::destroy() {
@@ -352,9 +324,7 @@ void World::destroy() {
   impl_->destroyed = true;
   if (impl_->world_group.impl() && impl_->world_group.impl()->guard->working())
     impl_->say_goodbye();
-  std::lock_guard lock(impl_->mutex);
-  for (const auto& group : impl_->groups) group->leave();
-  impl_->groups.clear();
+  impl_->groups->leave();
   impl_->user_store.reset();
   impl_->own_store.reset();
   impl_->group_store.reset();

@@ -141,7 +141,8 @@ void DataParallelEngine::Impl::set_up() {
     ordered = std::make_unique<OrderedReduction>(group);
     register_hook_with_reducer();
   }
-  if (group->rank == 0 && group->name == "0" && !std::getenv("LOCKSTEP_QUIET")) {
+  if (options.init_sync && group->rank == 0 && group->name == "0" &&
+      !std::getenv("LOCKSTEP_QUIET")) {
     std::fprintf(
         stderr, "lockstep: %d ranks, %s, reduction %s (docs/determinism.md)\n", group->size(),
         group->backend.c_str(),

@@ -17,6 +17,7 @@ class SnapshotStore::Impl {
   Impl(World& world, const SnapshotStoreOptions& options);
   ~Impl() { writer_.wait(); }
 
+  void readmit();
   bool writes() const { return writes_; }
   void save(const Snapshot& snapshot, const SaveOptions& options);
   void reserve(const Snapshot& snapshot);
@@ -32,6 +33,7 @@ class SnapshotStore::Impl {
   struct Job;
 
   void take_directory();
+  void compare_locks();
   void agree_on_sequence();
   void write(const Job& job);
   void note_failure(std::int64_t step, const std::string& reason);

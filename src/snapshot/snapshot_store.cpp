@@ -59,14 +59,10 @@ void SnapshotStore::Impl::report(const std::string& line) const {
   std::fprintf(stderr, "lockstep: %s\n", one_line(line).c_str());
 }
 
-// All ranks learn what each writer met, so that all of them refuse or none.
 void SnapshotStore::Impl::take_directory() {
   using Outcome = DirectoryLock::Outcome;
-  json mine = json::object();
   if (writes_) {
     lock_ = lock_directory(options_.directory, kLockPatience);
-    mine = {{"name", lock_holder_name()},
-            {"taken_by", lock_.outcome == Outcome::taken ? lock_.holder : ""}};
     if (lock_.outcome == Outcome::failed) {
       cannot_write_ = lock_.reason;
       report(concat("snapshots cannot be saved: ", cannot_write_));
@@ -75,16 +71,7 @@ void SnapshotStore::Impl::take_directory() {
                     "' knows no locks; take care that no other job saves there"));
     }
   }
-  std::vector<std::string> writers;
-  const std::vector<json> all = world_.group().all_gather_json(mine);
-  for (const json& each : all) writers.push_back(each.value("name", ""));
-  for (const json& each : all) {
-    const std::string holder = each.value("taken_by", "");
-    if (holder.empty()) continue;
-    if (std::find(writers.begin(), writers.end(), holder) != writers.end()) continue;
-    throw InvalidArgument(concat("another job saves into '", options_.directory, "': process ",
-                                 holder, " (host and number); stop it or use another directory"));
-  }
+  compare_locks();
   if (lock_.outcome == Outcome::taken) {
     // per_node on a disk that the nodes share: one copy is enough.
     report(concat("'", options_.directory, "' is shared with the node of process ", lock_.holder,
@@ -101,9 +88,34 @@ void SnapshotStore::Impl::take_directory() {
   }
 }
 
+// All ranks learn what each writer met, so that all of them refuse or none.
+void SnapshotStore::Impl::compare_locks() {
+  json mine = json::object();
+  if (writes_) {
+    const bool taken = lock_.outcome == DirectoryLock::Outcome::taken;
+    mine = {{"name", lock_holder_name()}, {"taken_by", taken ? lock_.holder : ""}};
+  }
+  std::vector<std::string> writers;
+  const std::vector<json> all = world_.group().all_gather_json(mine);
+  for (const json& each : all) writers.push_back(each.value("name", ""));
+  for (const json& each : all) {
+    const std::string holder = each.value("taken_by", "");
+    if (holder.empty()) continue;
+    if (std::find(writers.begin(), writers.end(), holder) != writers.end()) continue;
+    throw InvalidArgument(concat("another job saves into '", options_.directory, "': process ",
+                                 holder, " (host and number); stop it or use another directory"));
+  }
+}
+
+void SnapshotStore::Impl::readmit() {
+  compare_locks();
+  agree_on_sequence();
+}
+
 // Saves are numbered alike on all nodes, because all ranks call save() equally often.
 void SnapshotStore::Impl::agree_on_sequence() {
-  const json mine = world_.local_rank() == 0 ? highest_sequence(options_.directory) : 0;
+  std::int64_t mine = sequence_;
+  if (world_.local_rank() == 0) mine = std::max(mine, highest_sequence(options_.directory));
   for (const json& each : world_.group().all_gather_json(mine)) {
     sequence_ = std::max(sequence_, each.get<std::int64_t>());
   }
@@ -196,6 +208,9 @@ SnapshotStore::SnapshotStore(World& world, const SnapshotStoreOptions& options)
     : impl_(std::make_unique<Impl>(world, options)) {}
 SnapshotStore::~SnapshotStore() = default;
 
+void SnapshotStore::readmit() {
+  impl_->readmit();
+}
 bool SnapshotStore::writes() const {
   return impl_->writes();
 }

@@ -53,7 +53,7 @@ std::map<std::string, SlotLoss::Sum> SlotLoss::metrics() const {
 }
 
 GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-                           const SlotShare& share, StepClock& clock)
+                           const SlotShare& share, StepClock& clock, bool formed_again)
     : world_(world),
       task_(task),
       options_(options),
@@ -67,6 +67,7 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
   if (share_.one_each() && share_.slots > 1) {
     DistributedDataParallelOptions ddp = options.ddp;
     ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
+    ddp.init_sync = ddp.init_sync && !formed_again;
     task_.distribute(world_, ddp);
   } else if (share_.slots > 1) {
     std::vector<at::Tensor> tensors;

@@ -56,8 +56,9 @@ struct StepGradients {
 /// every micro-batch. Afterwards each parameter's gradient is the mean over all slots.
 class GradientStep {
  public:
+  /// `formed_again`: the ranks hold the same parameters, and know it.
   GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-               const SlotShare& share, StepClock& clock);
+               const SlotShare& share, StepClock& clock, bool formed_again);
 
   /// How the loss is changed before backward, for float16; by default not at all.
   using ScaleLoss = std::function<at::Tensor(const at::Tensor&)>;

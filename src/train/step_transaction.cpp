@@ -43,17 +43,19 @@ struct StepTransactions::Impl {
   }
 
   void share_buffers() {
-    if (buffers.empty()) return;
-    if (first_slot_done) copy(buffers, of_slot_0);
+    if (!buffers.empty() && first_slot_done) copy(buffers, of_slot_0);
     if (group.size() == 1) return;
     const at::NoGradGuard no_grad;
     const auto& members = group.impl();
+    // A group that was aborted under a reduction leaves numbers that nobody has computed.
     members->guard->check_usable("broadcast");
+    if (buffers.empty()) return;
     c10d::broadcast_coalesced(members->group, buffers, kBroadcastBytes, /*rank=*/0);
     const at::Device device = buffers.front().device();
     if (!device.is_cpu()) {  // there the broadcast has only been put in line
       const c10::impl::VirtualGuardImpl guard(device.type());
       guard.synchronizeStream(guard.getStream(device));
+      members->guard->check_usable("broadcast");
     }
   }
 };
@@ -106,6 +108,9 @@ void StepTransactions::Step::abort() {
   if (!owner_) return;
   Impl& impl = *std::exchange(owner_, nullptr)->impl_;
   impl.running = false;
+  // What a broken group has in flight would write into them later.
+  const auto& members = impl.group.impl();
+  if (members && !members->guard->working()) members->guard->abort();
   Impl::copy(impl.buffers, impl.committed);
   impl.drop_gradients();
 }

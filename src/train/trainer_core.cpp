@@ -7,6 +7,7 @@
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "comm/recovery.h"
 #include "lockstep/sync_batch_norm.h"
 #include "train/broadcast_module.h"
 #include "train/loader_facts.h"
@@ -58,14 +59,19 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   if (evaluation_ != nullptr) evaluation_->set_input(device, input_type);
 
   // Before anything copies the weights: all ranks begin with those of rank 0.
-  broadcast_module(world_.group(), *module_);
+  if (!world_.joins()) broadcast_module(world_.group(), *module_);
   state_ = std::make_unique<RunState>(module_, options_);
   if (is_main() && options_.progress) {
     progress_ = std::make_unique<Progress>(ProgressOptions{.unit = options_.unit});
   }
-  find_place();
-  gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_, clock_);
-  transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
+  if (world_.joins()) {
+    recovers_ = true;
+    carry_over(/*formed=*/true);
+  } else {
+    find_place();
+    make_step_parts(/*formed_again=*/false);
+    has_state_ = true;
+  }
   StepProfilerOptions profile = options_.profile;
   profile.rank = world_.rank();
   if (profile.folder.empty()) profile.folder = directory_;
@@ -73,6 +79,14 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
 }
 
 TrainerCore::~TrainerCore() = default;
+
+// What computes a step in the world as it is now.
+void TrainerCore::make_step_parts(bool formed_again) {
+  sums_ = std::make_unique<SlotSums>(world_.group(), share_);
+  gradients_ =
+      std::make_unique<GradientStep>(world_, task_, options_, share_, clock_, formed_again);
+  transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
+}
 
 // What cannot be seen from the options alone.
 void TrainerCore::check_options() const {
@@ -99,16 +113,8 @@ void TrainerCore::check_options() const {
 // Finds out where the run stands, which also decides over how many slots it is dealt.
 void TrainerCore::find_place() {
   std::optional<Snapshot> found;
-  if (!directory_.empty() && options_.snapshots.enabled) {
-    snapshots_ = std::make_unique<SnapshotStore>(
-        world_, SnapshotStoreOptions{
-                    .directory = directory_ + "/snapshots",
-                    .keep_last = options_.snapshots.keep_last,
-                    .background = options_.snapshots.background,
-                    .per_node = options_.snapshots.per_node,
-                    .report = [this](const std::string& line) { warn("lockstep: " + line); }});
-    if (options_.snapshots.resume) found = snapshots_->load_newest();
-  }
+  open_snapshots();
+  if (snapshots_ && options_.snapshots.resume) found = snapshots_->load_newest();
   if (found && options_.slots != 0 && options_.slots != found->slots) {
     throw InvalidArgument(concat("slots is ", options_.slots, ", but the run in ", directory_,
                                  " has ", found->slots, "; leave it out to go on with those"));
@@ -124,6 +130,17 @@ void TrainerCore::find_place() {
     position.step = position.epoch * task_.data().steps_per_epoch().value_or(0);
   }
   open_log();
+}
+
+void TrainerCore::open_snapshots() {
+  if (directory_.empty() || !options_.snapshots.enabled) return;
+  snapshots_ = std::make_unique<SnapshotStore>(
+      world_, SnapshotStoreOptions{
+                  .directory = directory_ + "/snapshots",
+                  .keep_last = options_.snapshots.keep_last,
+                  .background = options_.snapshots.background,
+                  .per_node = options_.snapshots.per_node,
+                  .report = [this](const std::string& line) { warn("lockstep: " + line); }});
 }
 
 void TrainerCore::resume(const Snapshot& snapshot) {
@@ -154,10 +171,14 @@ void TrainerCore::begin_with(const Snapshot& snapshot) {
              position.step_in_epoch, " of it) of a run that another program left"));
 }
 
+std::string TrainerCore::log_path() const {
+  return concat(directory_, "/metrics/rank_", world_.rank(), ".jsonl");
+}
+
 // Curves are worth less than a run: where they cannot be written it goes on without.
 void TrainerCore::open_log() {
   if (directory_.empty() || !(is_main() || options_.log_all_ranks)) return;
-  const std::string path = concat(directory_, "/metrics/rank_", world_.rank(), ".jsonl");
+  const std::string path = log_path();
   try {
     if (snapshots_ && saved_) {
       log_ = std::make_unique<MetricsLog>(path);
@@ -200,7 +221,6 @@ void TrainerCore::share_out(int slots) {
         "they "
         "would count twice; make it with .dealing = Dealing::kExact");
   }
-  sums_ = std::make_unique<SlotSums>(world_.group(), share_);
   const std::vector<int> mine = numbers(share_.first, share_.last);
   task_.data().deal({.slots = slots, .mine = mine, .accumulate = options_.accumulate});
   if (evaluation_ != nullptr) evaluation_->data().deal({.slots = slots, .mine = mine});
@@ -228,9 +248,27 @@ TrainResult TrainerCore::run() {
   module_->train();
   for (const auto& callback : options_.callbacks) callback->on_start(state_->position.step);
   if (state_->watch().should_stop()) reason_ = StopReason::early_stopped;
+  recovers_ = recoverable();
+  if (recovers_) commit_to_recovery(world_, state_->position.step);
+  while (true) {
+    try {
+      proceed();
+      return result_;
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (const NonFiniteStep&) {
+      throw;
+    } catch (const std::exception&) {
+      if (!others_were_lost()) throw;
+    }
+    carry_over(/*formed=*/false);
+  }
+}
+
+void TrainerCore::proceed() {
+  settle();
   while (!reason_) run_epoch();
   finish();
-  return result_;
 }
 
 // A batch sampler is asked once for each epoch.
@@ -261,6 +299,7 @@ void TrainerCore::run_epoch() {
   }
   position.epoch += 1;
   position.step_in_epoch = 0;
+  ++commits_;
   after_epoch();
 }
 

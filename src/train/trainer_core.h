@@ -17,6 +17,7 @@
 #include "lockstep/world.h"
 #include "train/gradient_step.h"
 #include "train/metrics_log.h"
+#include "train/run_journal.h"
 #include "train/run_state.h"
 #include "train/slot_sums.h"
 #include "train/step_clock.h"
@@ -49,8 +50,12 @@ class TrainerCore {
   void find_place();
   void resume(const Snapshot& snapshot);
   void begin_with(const Snapshot& snapshot);
+  std::string log_path() const;
   void open_log();
   void share_out(int slots);
+  void open_snapshots();
+  void make_step_parts(bool formed_again);
+  void proceed();
   void run_epoch();
   bool run_steps();
   std::optional<std::int64_t> steps_in_epoch() const;
@@ -73,11 +78,12 @@ class TrainerCore {
   // trainer_reports.cpp: what else there is
   void after_step(const StepReport& report);
   void after_epoch();
-  void pause(bool evaluates, bool saves);
+  void settle();
   bool evaluate_now();
   bool due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const;
   void save(bool best);
-  void write_log(const nlohmann::json& values);
+  void record(RunEvent event);
+  void tell(const RunEvent& event);
   void show_progress();
   ProgressState progress_state() const;
   void say(const std::string& text);   // on rank 0
@@ -86,6 +92,22 @@ class TrainerCore {
   void finish();
   void leave_preempted(bool saved) const;
   bool is_main() const { return world_.rank() == 0; }
+
+  // trainer_recovery.cpp: going on after ranks were replaced (docs/recovery.md)
+  bool recoverable();
+  bool others_were_lost();
+  void carry_over(bool formed);
+  void agree_on_state();
+  void take_state(Snapshot state, const nlohmann::json& data);
+  nlohmann::json progress_values() const;
+  void take_progress_values(const nlohmann::json& values);
+  void complete_log();
+  bool save_was_lost() const;
+  struct Agreement {
+    int source = 0;           // whose state it is
+    bool save_again = false;  // the last snapshot is not there
+  };
+  void verify_state(const Agreement& agreement);
 
   World& world_;
   TrainingTask& task_;
@@ -110,8 +132,23 @@ class TrainerCore {
   std::optional<StopReason> reason_;                            // set: the run ends
   std::optional<std::pair<std::int64_t, std::int64_t>> saved_;  // step and epoch of a snapshot
   mutable std::optional<std::pair<std::int64_t, std::optional<std::int64_t>>> known_steps_;
+  bool saved_best_ = false;
   std::optional<std::vector<std::string>> metric_names_;
   std::optional<StopReason> stop_after_step_;
+  bool ended_ = false;  // all ranks have done everything
+
+  /// What is to be done before the next step. With `commits_` it is where a run stands between
+  /// steps: each commit is a change of the state that all ranks make alike.
+  struct Duties {
+    bool evaluate = false;
+    bool save = false;
+    bool best = false;  // the snapshot is that of the best evaluation
+  };
+  Duties duties_;
+  std::int64_t commits_ = 0;
+  RunJournal journal_;
+  bool has_state_ = false;      // false: this process has yet to take it from the others
+  bool recovers_ = false;       // the launcher has been told that this process can be carried over
   std::int64_t log_lines_ = 0;  // the same on every rank, though only rank 0 has the file
   double counted_ = 0;          // by this program, not by earlier runs
   std::int64_t samples_in_step_ = 0;

@@ -17,40 +17,49 @@ bool TrainerCore::due(const Every& every, std::int64_t Every::*unit, std::int64_
 void TrainerCore::after_step(const StepReport& report) {
   ++steps_since_talk_;
   if (report.loss) result_.loss = report.loss;
+  RunEvent event{.kind = RunEvent::Kind::step, .step = report.step, .report = report};
   if (report.loss && !directory_.empty()) {
-    nlohmann::json values = {{"loss", *report.loss},
-                             {"lr", report.lr},
-                             {"grad_norm", report.grad_norm},
-                             {"epoch", report.epoch}};
-    for (const auto& [name, value] : report.metrics) values[name] = value;
+    event.log = {{"loss", *report.loss},
+                 {"lr", report.lr},
+                 {"grad_norm", report.grad_norm},
+                 {"epoch", report.epoch}};
+    for (const auto& [name, value] : report.metrics) event.log[name] = value;
     for (const auto& callback : options_.callbacks) {
-      for (const auto& [name, value] : callback->log_values(report)) values[name] = value;
+      for (const auto& [name, value] : callback->log_values(report)) event.log[name] = value;
     }
-    write_log(values);
   }
   show_progress();
-  for (const auto& callback : options_.callbacks) callback->on_step(report);
   // After the last step of an epoch these wait until the epoch has ended, so that a snapshot of it
   // knows of its evaluation.
   if (!is_epoch_complete()) {
-    pause(due(options_.evaluate_every, &Every::steps, report.step),
-          due(options_.snapshots.every, &Every::steps, report.step));
+    duties_ = {.evaluate = due(options_.evaluate_every, &Every::steps, report.step),
+               .save = due(options_.snapshots.every, &Every::steps, report.step)};
   }
-  if (!reason_) reason_ = stop_after_step_;
+  record(std::move(event));
+  settle();
 }
 
 void TrainerCore::after_epoch() {
   const std::int64_t epochs = state_->position.epoch, steps = state_->position.step;
-  for (const auto& callback : options_.callbacks) callback->on_epoch_end(epochs - 1);
   const auto is_due = [&](const Every& every) {
     return due(every, &Every::epochs, epochs) || due(every, &Every::steps, steps);
   };
-  pause(is_due(options_.evaluate_every), is_due(options_.snapshots.every));
+  duties_ = {.evaluate = is_due(options_.evaluate_every), .save = is_due(options_.snapshots.every)};
+  record({.kind = RunEvent::Kind::epoch_end, .step = steps, .epoch = epochs - 1});
+  settle();
 }
 
-void TrainerCore::pause(bool evaluates, bool saves) {
-  const bool best = evaluates && evaluation_ != nullptr && evaluate_now();
-  if (saves || (best && options_.snapshots.keep_best)) save(best && options_.snapshots.keep_best);
+// Does what is to be done before the next step; goes on where it was interrupted.
+void TrainerCore::settle() {
+  if (duties_.evaluate) {
+    const bool best = evaluation_ != nullptr && evaluate_now() && options_.snapshots.keep_best;
+    duties_ = {.evaluate = false, .save = duties_.save || best, .best = best};
+  }
+  if (duties_.save) {
+    save(duties_.best);
+    duties_ = {};
+  }
+  if (!reason_) reason_ = stop_after_step_;
 }
 
 // Returns whether the watched metric is the best so far.
@@ -63,17 +72,16 @@ bool TrainerCore::evaluate_now() {
     if (state_->ema() != nullptr) average.emplace(*state_->ema());
     metrics = evaluate(world_, *module_, *evaluation_, options_, share_, *sums_, step);
   }
-  nlohmann::json values;
+  ++commits_;
+  RunEvent event{.kind = RunEvent::Kind::evaluation, .step = step};
   result_.evaluation.clear();
-  for (const auto& [name, value] : metrics) {
-    result_.evaluation["eval/" + name] = value;
-    values["eval/" + name] = value;
-  }
-  write_log(values);
+  for (const auto& [name, value] : metrics) result_.evaluation["eval/" + name] = value;
+  event.evaluation = result_.evaluation;
+  if (!directory_.empty()) event.log = result_.evaluation;
   std::string line = concat("lockstep: step ", step, ":");
   for (const auto& [name, value] : result_.evaluation) line += concat(" ", name, " ", value);
   if (options_.progress) say(line);
-  for (const auto& callback : options_.callbacks) callback->on_evaluation(step, result_.evaluation);
+  record(std::move(event));
 
   MetricWatch& watch = state_->watch();
   const auto watched = result_.evaluation.find(watch.options().metric);
@@ -100,13 +108,34 @@ void TrainerCore::save(bool best) {
   values["data"] = facts_of(task_.data());
   snapshots_->save(snapshot, {.best = best});
   saved_ = {step, state_->position.epoch};
+  saved_best_ = best;
   for (const auto& callback : options_.callbacks) callback->on_save(step);
 }
 
-void TrainerCore::write_log(const nlohmann::json& values) {
-  if (directory_.empty()) return;
-  ++log_lines_;
-  if (log_) log_->append(state_->position.step, values);
+void TrainerCore::record(RunEvent event) {
+  event.commit = commits_;
+  if (!event.log.is_null()) ++log_lines_;
+  journal_.add(event);
+  tell(event);
+}
+
+// After the commit of what it tells; a rank that has taken over the state of others tells what they
+// have told.
+void TrainerCore::tell(const RunEvent& event) {
+  if (log_ && !event.log.is_null()) log_->append(event.step, event.log);
+  for (const auto& callback : options_.callbacks) {
+    switch (event.kind) {
+      case RunEvent::Kind::step:
+        callback->on_step(event.report);
+        break;
+      case RunEvent::Kind::epoch_end:
+        callback->on_epoch_end(event.epoch);
+        break;
+      case RunEvent::Kind::evaluation:
+        callback->on_evaluation(event.step, event.evaluation);
+        break;
+    }
+  }
 }
 
 void TrainerCore::show_progress() {
@@ -175,6 +204,7 @@ void TrainerCore::finish() {
   }
   // No rank leaves before all have done their last step, or the slow ones would miss a peer.
   world_.barrier();
+  ended_ = true;
   result_.reason = *reason_;
   result_.step = position.step;
   result_.epoch = position.epoch;

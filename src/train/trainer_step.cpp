@@ -127,6 +127,7 @@ void TrainerCore::advance(const std::vector<StepBatch>& batches,
   position.step += 1;
   position.step_in_epoch += 1;
   position.samples += samples_in_step_;
+  ++commits_;
   counted_ += totals && task_.counts() ? totals->count : static_cast<double>(samples_in_step_);
 }
 
@@ -138,8 +139,10 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
     // Too large a scale is a part of the method. One that has become this small helps nobody.
     const bool overflow = scaler->found_inf().item<float>() != 0;
     const bool hopeless = scaler->get_scale() < kSmallestScale;
-    scaler->update();
-    if (overflow && !hopeless) return transaction.abort();
+    if (overflow && !hopeless) {
+      scaler->update();
+      return transaction.abort();
+    }
   }
   // The reduced gradients no longer tell whose they were. Computing the step again, which gives the
   // same numbers, does.
@@ -163,6 +166,8 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
   if (options_.non_finite == NonFinite::raise) {
     throw NonFiniteStep(message, {.rank = culprit, .step = step, .parameter = name});
   }
+  // After the last collective: until then the step may have to be computed again.
+  if (scaler != nullptr) scaler->update();
   const bool stop = options_.non_finite == NonFinite::stop;
   say(concat("lockstep: ", message, stop ? "; the run stops before it" : "; the step is skipped"));
   if (stop) reason_ = StopReason::non_finite;

@@ -1,14 +1,20 @@
 // A training job that uses everything that could make a resumed run differ from an undisturbed one.
-// resume_test.py runs it, kills it, runs it again and compares what it leaves behind.
+// resume_test.py runs it, kills it, runs it again and compares what it leaves behind;
+// recovery_test.py kills ranks of it while the others go on.
+#include <fcntl.h>
 #include <unistd.h>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include <torch/torch.h>
 
 #include "lockstep/error.h"
+#include "lockstep/gpt2.h"
 #include "lockstep/loader.h"
 #include "lockstep/record.h"
 #include "lockstep/trainer.h"
@@ -48,11 +54,35 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Dies without a chance to say goodbye.
+/// Sentences over a small vocabulary, in which each token depends on the one before.
+struct Sentences {
+  static constexpr std::int64_t kLength = 12;
+  std::int64_t size() const { return 230; }
+  std::pair<torch::Tensor, torch::Tensor> get(std::int64_t index, lockstep::Random& random) const {
+    auto ids = torch::empty({kLength + 1}, torch::kLong);
+    std::int64_t token = index % 31;
+    for (std::int64_t i = 0; i <= kLength; ++i) {
+      ids[i] = token;
+      token = (token * 3 + static_cast<std::int64_t>(random.uniform() * 4)) % 31;
+    }
+    return {ids.slice(0, 0, kLength), ids.slice(0, 1, kLength + 1)};
+  }
+};
+
+/// Dies without a chance to say goodbye. With KILL_ONCE, the path of a file, only once in a job.
+void die() {
+  if (number("RANK", 0) != number("KILL_RANK", 0)) return;
+  const std::string mark = setting("KILL_ONCE", "");
+  if (!mark.empty() && ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
+  ::kill(::getpid(), SIGKILL);
+}
+
 class Killer : public lockstep::Callback {
  public:
   void on_step(const lockstep::StepReport& report) override {
     if (report.step == number("KILL_AT_STEP", -1)) die();
+    forwards_ = 0;
+    step_ = report.step;
   }
   void on_save(std::int64_t step) override {
     if (step == number("KILL_IN_SAVE", -1)) die();
@@ -60,48 +90,119 @@ class Killer : public lockstep::Callback {
   void on_epoch_end(std::int64_t epoch) override {
     if (epoch == number("KILL_AT_EPOCH", -1)) die();
   }
+  void on_end(const lockstep::TrainResult&) override {
+    if (number("KILL_AT_END", 0) != 0) die();
+  }
+
+  /// Called for each batch: the second one of a step is in the middle of it.
+  void on_forward() {
+    if (++forwards_ == 2 && step_ == number("KILL_IN_STEP", -1)) die();
+    std::this_thread::sleep_for(std::chrono::milliseconds(number("SLOW_MS", 0)));
+  }
+  void on_metrics() {
+    if (step_ >= number("KILL_IN_EVALUATION", 1 << 30)) die();
+  }
 
  private:
-  static void die() {
-    if (number("RANK", 0) == number("KILL_RANK", 0)) ::kill(::getpid(), SIGKILL);
-  }
+  std::int64_t forwards_ = 0, step_ = 0;
 };
 
+/// For whoever kills from outside.
+void leave_process_id() {
+  const std::string folder = setting("PROCESS_IDS", "");
+  if (folder.empty()) return;
+  const std::string path = folder + "/" + setting("RANK", "0");
+  std::ofstream(path + ".new") << ::getpid();
+  std::rename((path + ".new").c_str(), path.c_str());
+}
+
+/// A process that replaces another and dies so many milliseconds after its start.
+void die_while_joining() {
+  const std::int64_t after = number("KILL_JOINING_MS", -1);
+  if (after < 0 || setting("LOCKSTEP_JOINS", "") != "1") return;
+  const std::string mark = setting("KILL_JOINING_ONCE", "");
+  if (::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
+  std::thread([after] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(after));
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+}
+
+lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
+  return {.steps = number("STEPS", 30),
+          .optimizer = lockstep::AdamWOptions{.lr = 0.01},
+          .schedule = lockstep::CosineSchedule{.warmup_steps = 5, .total_steps = 40},
+          .accumulate = 2,
+          .clip_grad_norm = 1.0,
+          .precision = lockstep::Precision::bf16_autocast,
+          .ema_decay = 0.9,
+          .seed = 7,
+          .snapshots = {.directory = setting("DIRECTORY", "run"),
+                        .every = {.steps = number("SAVE_EVERY", 4)},
+                        .keep_last = 0,
+                        .keep_best = true,
+                        .background = number("BACKGROUND", 1) != 0},
+          .log_every = 1,
+          .progress = false,
+          .callbacks = {killer}};
+}
+
+int run_gpt(const std::shared_ptr<Killer>& killer) {
+  lockstep::Gpt2Config config = lockstep::Gpt2Config::named("tiny");
+  config.vocab_size = 32;
+  config.n_positions = Sentences::kLength;
+  config.n_embd = 32;
+  config.n_layer = 2;
+  config.n_head = 2;
+  lockstep::Gpt2 model(config);
+  const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
+  lockstep::Loader data(Sentences{}, {.batch_size = 5, .shuffle = true, .num_workers = threads});
+  lockstep::Loader held_out(Sentences{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});
+  const auto loss_of = [](auto& gpt, const auto& batch) {
+    const lockstep::Gpt2Loss loss = gpt(batch.first, batch.second);
+    return lockstep::LossSum{.sum = loss.sum, .count = static_cast<double>(loss.count)};
+  };
+  lockstep::Trainer trainer(options_for(killer));
+  trainer.fit(
+      model, data,
+      [&](auto& gpt, const auto& batch) {
+        killer->on_forward();
+        return loss_of(gpt, batch);
+      },
+      lockstep::Evaluation{held_out, [&](auto& gpt, const auto& batch) {
+                             killer->on_metrics();
+                             return loss_of(gpt, batch);
+                           }});
+  return 0;
+}
+
 int run() {
+  leave_process_id();
+  die_while_joining();
   torch::set_num_threads(1);
   torch::manual_seed(number("RANK", 0));  // rank 0's weights are the ones that count
+  const auto killer = std::make_shared<Killer>();
+  if (setting("MODEL", "net") == "gpt") return run_gpt(killer);
   Net net;
   const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
   lockstep::Loader data(Noisy{}, {.batch_size = 5, .shuffle = true, .num_workers = threads});
   lockstep::Loader held_out(Noisy{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});
-  const auto squared_error = [](auto& model, const auto& batch) {
+  const auto squared_error = [&](auto& model, const auto& batch) {
+    killer->on_forward();
     return torch::mse_loss(model(batch.first), batch.second);
   };
   // Uneven on purpose: how much a batch counts depends on what is in it.
-  const auto masked_error = [](auto& model, const auto& batch) {
+  const auto masked_error = [&](auto& model, const auto& batch) {
+    killer->on_forward();
     const auto mask = (batch.second > -0.5).to(torch::kFloat);
     const auto error = (model(batch.first).to(torch::kFloat) - batch.second).square() * mask;
     return lockstep::LossSum{.sum = error.sum(), .count = mask.sum().template item<double>() + 1};
   };
-  lockstep::TrainerOptions options{
-      .steps = number("STEPS", 30),
-      .optimizer = lockstep::AdamWOptions{.lr = 0.01},
-      .schedule = lockstep::CosineSchedule{.warmup_steps = 5, .total_steps = 40},
-      .accumulate = 2,
-      .clip_grad_norm = 1.0,
-      .precision = lockstep::Precision::bf16_autocast,
-      .ema_decay = 0.9,
-      .seed = 7,
-      .snapshots = {.directory = setting("DIRECTORY", "run"),
-                    .every = {.steps = number("SAVE_EVERY", 4)},
-                    .keep_last = 0,
-                    .keep_best = true,
-                    .background = number("BACKGROUND", 1) != 0},
-      .log_every = 1,
-      .progress = false,
-      .callbacks = {std::make_shared<Killer>()}};
-  lockstep::Trainer trainer(std::move(options));
-  const lockstep::Evaluation evaluation{held_out, squared_error};
+  lockstep::Trainer trainer(options_for(killer));
+  const lockstep::Evaluation evaluation{held_out, [&](auto& model, const auto& batch) {
+                                          killer->on_metrics();
+                                          return torch::mse_loss(model(batch.first), batch.second);
+                                        }};
   if (number("MASKED", 0) != 0) {
     trainer.fit(net, data, masked_error, evaluation);
   } else {

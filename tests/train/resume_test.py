@@ -31,7 +31,8 @@ class Run:
         environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
                            OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1",
                            **{name: str(value) for name, value in settings.items()})
-        command = [self.arguments.lockstep, "run", "--quiet", "--nproc-per-node",
+        command = [self.arguments.lockstep, "run", "--quiet", "--recovery", "restart",
+                   "--nproc-per-node",
                    str(ranks or self.slots), self.arguments.job]
         result = subprocess.run(command, env=environment, cwd=self.folder.parent, timeout=120,
                                 capture_output=True, text=True)

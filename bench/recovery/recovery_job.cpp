@@ -1,0 +1,77 @@
+// A small training job that notes when each step was committed, for recovery.py, which kills one of
+// its ranks. Its peer is recovery_peer.py.
+//
+// recovery_job STEPS WIDTH FOLDER
+#include <unistd.h>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "lockstep/loader.h"
+#include "lockstep/record.h"
+#include "lockstep/trainer.h"
+
+namespace {
+
+struct Samples {
+  std::int64_t width;
+  std::int64_t size() const { return 4096; }
+  std::pair<torch::Tensor, torch::Tensor> get(std::int64_t index) const {
+    const auto x = torch::arange(width, torch::kFloat) * 0.001 + 0.01 * static_cast<double>(index);
+    return {torch::sin(x), torch::cos(x.slice(0, 0, 1))};
+  }
+};
+
+double now() {
+  // Comparable with Python's time.monotonic() on the same machine.
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class Notes : public lockstep::Callback {
+ public:
+  explicit Notes(const std::string& path) : file_(path, std::ios::app) {}
+  void on_step(const lockstep::StepReport& report) override {
+    char line[64];
+    std::snprintf(line, sizeof(line), "%lld %.6f\n", static_cast<long long>(report.step), now());
+    file_ << line << std::flush;
+  }
+
+ private:
+  std::ofstream file_;
+};
+
+int run(int count, char** arguments) {
+  if (count != 4) {
+    std::fprintf(stderr, "recovery_job STEPS WIDTH FOLDER\n");
+    return 2;
+  }
+  const std::int64_t steps = std::atoll(arguments[1]), width = std::atoll(arguments[2]);
+  const std::string folder = arguments[3], rank = std::getenv("RANK");
+  std::ofstream(folder + "/pid_" + rank) << ::getpid() << "\n";
+  torch::set_num_threads(1);
+  torch::manual_seed(0);
+  torch::nn::Sequential model(torch::nn::Linear(width, width), torch::nn::ReLU(),
+                              torch::nn::Linear(width, 1));
+  lockstep::Loader data(Samples{width}, {.batch_size = 16, .shuffle = true});
+  lockstep::Trainer trainer({.steps = steps,
+                             .optimizer = lockstep::AdamWOptions{.lr = 1e-3},
+                             .snapshots = {.enabled = false},
+                             .log_every = 0,
+                             .progress = false,
+                             .callbacks = {std::make_shared<Notes>(folder + "/steps_" + rank)}});
+  trainer.fit(model, data, [](auto& net, const auto& batch) {
+    return torch::mse_loss(net(batch.first), batch.second);
+  });
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  return lockstep::record([&] { return run(count, arguments); });
+}

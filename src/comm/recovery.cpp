@@ -1,0 +1,113 @@
+#include "comm/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/store_impl.h"
+#include "comm/world_impl.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// Connecting takes milliseconds once all ranks are there.
+constexpr milliseconds kConnectLimit{15000};
+// Until the launcher says why a membership did not come about.
+constexpr milliseconds kWordLimit{5000};
+
+// The place of this process in a membership, and its store.
+Meeting meeting_in(const NewWorld& next, const Meeting& before, const InitOptions& options) {
+  Meeting meeting = before;
+  meeting.place.rank = next.rank;
+  meeting.place.world_size = next.world_size;
+  meeting.place.local_rank = next.local_rank;
+  meeting.place.local_world_size = next.local_world_size;
+  meeting.place.node_rank = next.node_rank;
+  meeting.place.restart_count = next.restart_count;
+  meeting.place.master_addr = next.master_addr;
+  meeting.place.master_port = next.master_port;
+  meeting.one_machine = next.local_world_size == next.world_size;
+  meeting.store = connect_tcp_store({.host = next.master_addr,
+                                     .port = next.master_port,
+                                     .serve = false,
+                                     .timeout = options.rendezvous_timeout},
+                                    next.world_size, &meeting.store_port);
+  return meeting;
+}
+
+[[noreturn]] void throw_stranded(const World::Impl& impl) {
+  const std::string start = concat("rank ", impl.rank(), ": ranks were lost, and ");
+  if (impl.agent->stop_requested()) {
+    throw PeerLost(concat(start, "the launcher wants the program to stop"),
+                   {.rank = impl.rank(), .peers = {}, .operation = "reform"});
+  }
+  if (const std::string problem = impl.agent->problem(); !problem.empty()) {
+    throw PeerLost(concat(start, "the launcher is gone: ", problem),
+                   {.rank = impl.rank(), .peers = {}, .operation = "reform"});
+  }
+  throw Timeout(concat(start, "the launcher did not announce another membership within ",
+                       std::chrono::duration<double>(impl.options.rendezvous_timeout).count(),
+                       " s"));
+}
+
+}  // namespace
+
+// Nothing of the memberships before has keys under this number.
+void World::Impl::follow(std::uint64_t membership) {
+  epoch = static_cast<std::int64_t>(membership);
+  connect_limit = kConnectLimit;
+  group_count = 0;
+}
+
+void World::Impl::hear_revocations() {
+  if (std::exchange(hears_revocations, true)) return;
+  agent->on_revoke(
+      [groups = groups](const RevokeWorld& revoked) { groups->revoke(revoked.epoch); });
+}
+
+void World::Impl::form_again() {
+  const auto deadline = Clock::now() + options.rendezvous_timeout;
+  while (true) {
+    groups->leave();
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    const auto next = agent->await_world(groups->epoch() + 1, std::max(left, milliseconds(0)));
+    if (!next) throw_stranded(*this);
+    groups->enter(next->epoch);
+    try {
+      follow(next->epoch);
+      meeting = meeting_in(*next, meeting, options);
+      connect();
+      if (!groups->revoked()) return;
+    } catch (const std::exception&) {
+      // The membership may have lost another process before it was complete.
+      if (!groups->await_revocation(kWordLimit)) throw;
+    }
+  }
+}
+
+bool can_recover(World& world) {
+  World::Impl& impl = world.impl();
+  return impl.can_follow && impl.agent->replaces_workers() && impl.agent->connected();
+}
+
+void commit_to_recovery(World& world, std::int64_t steps) {
+  World::Impl& impl = world.impl();
+  if (!impl.can_follow) return;
+  impl.joins = false;
+  impl.hear_revocations();
+  impl.agent->report_recovers(impl.groups->epoch(), steps);
+}
+
+bool await_revocation(World& world, milliseconds limit) {
+  return world.impl().groups->await_revocation(limit);
+}
+
+void reform(World& world) {
+  world.abort();
+  world.impl().form_again();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,322 @@
+// How TrainerCore goes on when ranks have died and others have taken their places:
+// docs/recovery.md.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include "archive/snapshot_directory.h"
+#include "comm/group_impl.h"
+#include "comm/recovery.h"
+#include "core/checksum.h"
+#include "core/rank_list.h"
+#include "lockstep/sync_batch_norm.h"
+#include "train/loader_facts.h"
+#include "train/state_transfer.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+// A broken connection may be noticed before the launcher's word of the death is here.
+constexpr std::chrono::seconds kWordOfLauncher{30};
+constexpr std::chrono::milliseconds kLook{20};
+
+constexpr const char* kCallbackPart = "callback_";
+
+void erase_callbacks(Snapshot& snapshot) {
+  std::erase_if(snapshot.parts,
+                [](const auto& part) { return part.first.starts_with(kCallbackPart); });
+}
+
+// CBOR and not text, because numbers may be infinite.
+std::string pack(const json& value) {
+  const std::vector<std::uint8_t> bytes = json::to_cbor(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename T>
+json optional_json(const std::optional<T>& value) {
+  return value ? json(*value) : json();
+}
+
+json reason_json(const std::optional<StopReason>& reason) {
+  return reason ? json(static_cast<int>(*reason)) : json();
+}
+
+std::optional<StopReason> reason_of(const json& value) {
+  if (value.is_null()) return std::nullopt;
+  return static_cast<StopReason>(value.get<int>());
+}
+
+/// Who has which state.
+struct Standing {
+  int source = -1;          // the lowest of those that are furthest
+  std::vector<int> takers;  // those without state, or behind
+};
+
+Standing standing_of(const std::vector<json>& ranks) {
+  Standing standing;
+  std::int64_t newest = -1;
+  const auto commits_of = [](const json& rank) {
+    return rank.at("state").get<bool>() ? rank.at("commits").get<std::int64_t>() : -1;
+  };
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (commits_of(ranks[rank]) <= newest) continue;
+    newest = commits_of(ranks[rank]);
+    standing.source = static_cast<int>(rank);
+  }
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (commits_of(ranks[rank]) < newest) standing.takers.push_back(static_cast<int>(rank));
+  }
+  return standing;
+}
+
+}  // namespace
+
+// Whether what this process computes can be computed again elsewhere.
+bool TrainerCore::recoverable() {
+  std::string obstacle;
+  const bool replayable =
+      task_.data().replayable() && (evaluation_ == nullptr || evaluation_->data().replayable());
+  if (!replayable) obstacle = "the data comes from a source that cannot deliver a batch again";
+  for (const auto& module : module_->modules()) {
+    const auto* norm = module->as<SyncBatchNormImpl>();
+    if (norm != nullptr && norm->group().name() != world_.group().name()) {
+      obstacle = "a SyncBatchNorm communicates in a group of its own";
+    }
+  }
+  if (!obstacle.empty()) {
+    if (can_recover(world_)) {
+      say(concat("lockstep: a rank that dies cannot be replaced in place: ", obstacle));
+    }
+    return false;
+  }
+  const DataParallelEngine* engine = task_.engine();
+  if (engine != nullptr && engine->reduction() == Reduction::native && share_.slots > 2 &&
+      can_recover(world_)) {
+    say("lockstep: reduction native: after a recovery the bits may differ from those of an "
+        "undisturbed run");
+  }
+  return true;
+}
+
+// Called with a failure at hand: whether it comes from ranks that the launcher replaces.
+bool TrainerCore::others_were_lost() {
+  if (ended_ || !recovers_ || !can_recover(world_)) return false;
+  const bool broken = !world_.group().impl()->guard->working();
+  const auto limit = Clock::now() + (broken ? kWordOfLauncher : std::chrono::seconds(0));
+  do {
+    if (await_revocation(world_, kLook)) return true;
+    const StopCause cause = stop_.cause();
+    if (cause == StopCause::signal || cause == StopCause::launcher) return false;
+  } while (Clock::now() < limit);
+  return false;
+}
+
+// Until all ranks hold the same state again, whatever happens meanwhile.
+void TrainerCore::carry_over(bool formed) {
+  const auto began = Clock::now();
+  world_.report(state_->position.step, "recover");
+  while (true) {
+    try {
+      if (!formed) {
+        world_.abort();  // before what it holds on to goes
+        gradients_.reset();
+        transactions_.reset();
+        sums_.reset();
+        reform(world_);
+      }
+      agree_on_state();
+      break;
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (const std::exception&) {
+      if (!others_were_lost()) throw;
+    }
+    formed = false;
+  }
+  const std::chrono::duration<double> took = Clock::now() - began;
+  if (!formed) {
+    say(concat("lockstep: goes on after step ", state_->position.step, " with ",
+               world_.world_size(), " ranks (", took.count(), " s)"));
+  }
+}
+
+void TrainerCore::agree_on_state() {
+  ProcessGroup& group = world_.group();
+  const bool had_state = has_state_;
+  const std::int64_t had_commits = commits_;
+  const Standing standing =
+      standing_of(group.all_gather_json({{"state", has_state_}, {"commits", commits_}}));
+  if (standing.source < 0) throw Error("no rank has the state of the run any more");
+  const bool gives = standing.source == group.rank();
+  const bool takes = std::ranges::count(standing.takers, group.rank()) > 0;
+
+  std::string text;
+  Snapshot state;
+  if (gives) {
+    state = state_->snapshot(share_, world_.epoch());
+    text = pack({{"state", describe_state(state)}, {"progress", progress_values()}});
+  }
+  const json message = json::from_cbor(group.broadcast_string(text, standing.source));
+  if (gives) {
+    send_tensors(group, state, standing.takers);
+  } else if (takes) {
+    state = allocate_state(message.at("state"));
+    receive_tensors(group, state, standing.source);
+  }
+
+  // Up to the next collective nothing can come between.
+  if (takes) take_state(std::move(state), message.at("progress").at("data"));
+  take_progress_values(message.at("progress"));
+  for (const RunEvent& event : journal_.events()) {
+    if (had_state && event.commit > had_commits) tell(event);
+  }
+  if (!had_state) complete_log();
+
+  if (snapshots_) {
+    snapshots_->readmit();
+  } else {
+    open_snapshots();
+  }
+  verify_state({.source = standing.source, .save_again = takes && save_was_lost()});
+  for (const auto& module : module_->modules()) {
+    if (auto* norm = module->as<SyncBatchNormImpl>()) norm->set_group(group);
+  }
+  make_step_parts(/*formed_again=*/true);
+  has_state_ = true;
+  commit_to_recovery(world_, state_->position.step);
+}
+
+void TrainerCore::take_state(Snapshot state, const json& data) {
+  if (has_state_) {
+    // Callbacks have a state already, and are told what they have missed.
+    erase_callbacks(state);
+  } else {
+    if (const json facts = facts_of(task_.data()); facts != data) {
+      throw InvalidArgument(
+          concat("this process replaces another, but its loader is not that of "
+                 "the others: ",
+                 facts.dump(), ", there ", data.dump()));
+    }
+    share_out(state.slots);
+  }
+  state_->restore(state, "the other ranks' memory");
+}
+
+// What a run knows beside its state, the same on every rank.
+json TrainerCore::progress_values() const {
+  json saved;
+  if (saved_) saved = {saved_->first, saved_->second};
+  return {{"commits", commits_},
+          {"duties", {duties_.evaluate, duties_.save, duties_.best}},
+          {"reason", reason_json(reason_)},
+          {"stop_after_step", reason_json(stop_after_step_)},
+          {"saved", saved},
+          {"saved_best", saved_best_},
+          {"log_lines", log_lines_},
+          {"counted", counted_},
+          {"next_talk", next_talk_},
+          {"metric_names", optional_json(metric_names_)},
+          {"loss", optional_json(result_.loss)},
+          {"evaluation", result_.evaluation},
+          {"resumed_from", result_.resumed_from},
+          {"journal", journal_.to_json()},
+          {"data", facts_of(task_.data())}};
+}
+
+void TrainerCore::take_progress_values(const json& values) {
+  commits_ = values.at("commits");
+  const json& duties = values.at("duties");
+  duties_ = {.evaluate = duties.at(0), .save = duties.at(1), .best = duties.at(2)};
+  reason_ = reason_of(values.at("reason"));
+  stop_after_step_ = reason_of(values.at("stop_after_step"));
+  saved_.reset();
+  if (const json& saved = values.at("saved"); !saved.is_null()) {
+    saved_ = {saved.at(0).get<std::int64_t>(), saved.at(1).get<std::int64_t>()};
+  }
+  saved_best_ = values.at("saved_best");
+  log_lines_ = values.at("log_lines");
+  counted_ = values.at("counted");
+  next_talk_ = values.at("next_talk");
+  metric_names_.reset();
+  if (const json& names = values.at("metric_names"); !names.is_null()) {
+    metric_names_ = names.get<std::vector<std::string>>();
+  }
+  result_.loss.reset();
+  if (const json& loss = values.at("loss"); !loss.is_null()) result_.loss = loss.get<double>();
+  result_.evaluation = values.at("evaluation").get<std::map<std::string, double>>();
+  result_.resumed_from = values.at("resumed_from");
+  journal_ = RunJournal::from_json(values.at("journal"));
+  known_steps_.reset();
+  last_talk_ = Clock::now();
+  steps_since_talk_ = 0;
+}
+
+// The curves of the process that this one replaces end where it died: perhaps after a step that the
+// others have not done, perhaps before one that they have.
+void TrainerCore::complete_log() {
+  if (log_ || directory_.empty() || !(is_main() || options_.log_all_ranks)) return;
+  try {
+    log_ = std::make_unique<MetricsLog>(log_path());
+    log_->keep(log_lines_, state_->position.step);
+    std::vector<const RunEvent*> lines;
+    for (const RunEvent& event : journal_.events()) {
+      if (!event.log.is_null()) lines.push_back(&event);
+    }
+    const auto missing = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(log_lines_ - log_->lines(), 0, std::ssize(lines)));
+    for (std::size_t i = lines.size() - missing; i < lines.size(); ++i) {
+      log_->append(lines[i]->step, lines[i]->log);
+    }
+  } catch (const Error& error) {
+    log_.reset();
+    warn(concat("lockstep: the curves are not written: ", error.what()));
+  }
+}
+
+// The process that wrote the last snapshot died before it was on the disk, or this one, which
+// writes, has skipped the save.
+bool TrainerCore::save_was_lost() const {
+  if (!snapshots_ || !snapshots_->writes() || !saved_) return false;
+  snapshots_->wait();
+  try {
+    for (const FoundSnapshot& found : find_snapshots(directory_ + "/snapshots")) {
+      if (found.manifest && found.step >= saved_->first) return false;
+    }
+    return true;
+  } catch (const Error&) {
+    return false;  // the next save says what is wrong
+  }
+}
+
+void TrainerCore::verify_state(const Agreement& agreement) {
+  Snapshot state = state_->snapshot(share_, world_.epoch());
+  erase_callbacks(state);                            // rank 0's counts
+  state.parts["optimizer"].values = json::object();  // the rate is set anew before each step
+  const std::string mine = checksum_text(state_checksum(state));
+  const auto all = world_.group().all_gather_json(
+      {{"state", mine}, {"commits", commits_}, {"save_again", agreement.save_again}});
+  std::vector<int> different;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const json& expected = all[static_cast<std::size_t>(agreement.source)];
+    const bool same = all[rank].at("state") == expected.at("state") &&
+                      all[rank].at("commits") == expected.at("commits");
+    if (!same) different.push_back(static_cast<int>(rank));
+    if (!all[rank].at("save_again").get<bool>()) continue;
+    duties_.save = true;
+    duties_.best = duties_.best || saved_best_;
+  }
+  if (!different.empty()) {
+    throw Error(concat("after the recovery the state of ", list_ranks(different),
+                       " is not that of rank ", agreement.source, " (step ", state_->position.step,
+                       ")"));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,227 @@
+"""Kills ranks of a job while the others go on, and compares every byte that it leaves behind with a
+run that nothing happened to.
+
+recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
+recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+# 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
+STEPS_PER_EPOCH = {2: 12, 3: 8, 4: 6}
+LIMIT = 300  # seconds that a run may take
+
+
+class Run:
+    """A job in a folder of its own."""
+
+    def __init__(self, arguments, folder, ranks, steps, **settings):
+        self.arguments, self.folder = arguments, pathlib.Path(folder)
+        self.ranks, self.steps, self.settings = ranks, steps, settings
+        self.folder.mkdir()
+        (self.folder / "ids").mkdir()
+        self.process = None
+
+    def start(self):
+        environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
+                           OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1", SAVE_EVERY="8",
+                           PROCESS_IDS=str(self.folder / "ids"),
+                           KILL_ONCE=str(self.folder / "killed"),
+                           KILL_JOINING_ONCE=str(self.folder / "killed_joining"),
+                           **{name: str(value) for name, value in self.settings.items()})
+        environment.pop("LOCKSTEP_RUN_DIR", None)
+        command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
+                   "--max-replacements", "1000", self.arguments.job]
+        self.output = open(self.folder / "output", "w")
+        self.process = subprocess.Popen(command, env=environment, cwd=self.folder,
+                                        stdout=self.output, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
+        return self
+
+    def end(self):
+        """Waits; returns the launcher's exit code."""
+        try:
+            return self.process.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise SystemExit(f"{self.folder.name}: not finished after {LIMIT} s\n{self.text()}")
+        finally:
+            self.output.close()
+
+    def finish(self):
+        code = self.start().end()
+        if code != 0:
+            raise SystemExit(f"{self.folder.name}: exit code {code}\n{self.text()}")
+        return self
+
+    def text(self):
+        return (self.folder / "output").read_text(errors="replace")
+
+    def recoveries(self):
+        return re.findall(r"all ranks go on after step (\d+) \(([0-9.]+) s", self.text())
+
+    def process_id(self, rank):
+        try:
+            return int((self.folder / "ids" / str(rank)).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def files(self):
+        last = self.folder / "snapshots" / f"step_{self.steps}"
+        return {path.name: path.read_bytes() for path in sorted(last.iterdir())
+                if path.name != "manifest.json"}  # which has the time
+
+    def best(self):
+        return os.readlink(self.folder / "snapshots" / "best")
+
+    def log(self):
+        """All lines but for the time at which they were written."""
+        path = self.folder / "metrics" / "rank_0.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            del line["time"]
+        return lines
+
+    def lines(self):
+        try:
+            return (self.folder / "metrics" / "rank_0.jsonl").read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+
+def compare(name, run, undisturbed):
+    expected, found = undisturbed.files(), run.files()
+    assert {"model.safetensors", "optimizer.safetensors", "ema.safetensors"} <= set(expected)
+
+    def fail(what):
+        raise SystemExit(f"{name}: {what}\n{run.text()}")
+
+    if set(found) != set(expected):
+        fail(f"files {sorted(found)}, not {sorted(expected)}")
+    if run.best() != undisturbed.best():
+        fail(f"the best is {run.best()}, not {undisturbed.best()}")
+    for file, content in found.items():
+        if content != expected[file]:
+            fail(f"{file} of step {run.steps} differs from the undisturbed run's")
+    if run.log() != undisturbed.log():
+        for mine, theirs in zip(run.log(), undisturbed.log()):
+            if mine != theirs:
+                fail(f"the log has {mine}, the undisturbed run's {theirs}")
+        fail(f"the log has {len(run.log())} lines, not {len(undisturbed.log())}")
+
+
+def phases(arguments, ranks, folder):
+    """One death at each point of a run at which something else is under way."""
+    edge, steps = STEPS_PER_EPOCH[ranks], 30
+    last = ranks - 1
+    undisturbed = Run(arguments, folder / f"{ranks}_undisturbed", ranks, steps).finish()
+    cases = {
+        "after a commit": {"KILL_AT_STEP": 6, "KILL_RANK": last},
+        "rank 0 after a commit": {"KILL_AT_STEP": 7, "KILL_RANK": 0},
+        "in a step": {"KILL_IN_STEP": 9, "KILL_RANK": last},
+        "rank 0 in a step": {"KILL_IN_STEP": 10, "KILL_RANK": 0},
+        "in the first step": {"KILL_IN_STEP": 0, "KILL_RANK": last},
+        "at an epoch's edge": {"KILL_AT_STEP": edge, "KILL_RANK": last},
+        "after an epoch": {"KILL_AT_EPOCH": 0, "KILL_RANK": 0},
+        "in an evaluation": {"KILL_IN_EVALUATION": edge, "KILL_RANK": last},
+        "rank 0 in an evaluation": {"KILL_IN_EVALUATION": edge, "KILL_RANK": 0},
+        "in a save": {"KILL_IN_SAVE": 8, "KILL_RANK": 0},
+        "in the last save": {"KILL_IN_SAVE": steps, "KILL_RANK": 0},
+        "after the last step": {"KILL_AT_STEP": steps, "KILL_RANK": last},
+        "the replacement, too": {"KILL_AT_STEP": 6, "KILL_RANK": last, "KILL_JOINING_MS": 0},
+        "the replacement a moment later": {"KILL_AT_STEP": 6, "KILL_RANK": 0,
+                                           "KILL_JOINING_MS": 700},
+    }
+    if arguments.some:
+        cases = {name: cases[name] for name in arguments.some}
+    for where, settings in cases.items():
+        name = f"{ranks} ranks, killed {where}"
+        run = Run(arguments, folder / name.replace(" ", "_"), ranks, steps, **settings).finish()
+        if not (run.folder / "killed").exists():
+            raise SystemExit(f"{name}: nobody was killed")
+        if "KILL_JOINING_MS" in settings and not (run.folder / "killed_joining").exists():
+            raise SystemExit(f"{name}: the replacement was not killed")
+        if not run.recoveries():
+            raise SystemExit(f"{name}: the launcher says nothing of a recovery\n{run.text()}")
+        compare(name, run, undisturbed)
+        print(f"{name}: equal, {run.recoveries()[0][1]} s", flush=True)
+
+
+def random_kills(arguments, ranks, folder, kills, seed):
+    """Kills from outside, at any moment, of any rank, sometimes of two at once."""
+    rng = random.Random(seed)
+    between = arguments.steps_between
+    steps = between * (kills + 1)
+    settings = {"MODEL": arguments.model, "SLOW_MS": arguments.slow_ms}
+    undisturbed = Run(arguments, folder / "undisturbed", ranks, steps, **settings).finish()
+    run = Run(arguments, folder / "killed_at_random", ranks, steps, **settings).start()
+    done, deadline = 0, time.monotonic() + LIMIT
+    try:
+        while done < kills and run.process.poll() is None and time.monotonic() < deadline:
+            # The log also has lines of evaluations; where exactly a kill falls is left to chance.
+            if run.lines() < (done + 1) * between:
+                time.sleep(0.005)
+                continue
+            time.sleep(rng.random() * 0.05)
+            victims = rng.sample(range(ranks), 2 if ranks > 2 and rng.random() < 0.2 else 1)
+            known = {rank: run.process_id(rank) for rank in victims}
+            for rank in victims:
+                try:
+                    os.kill(known[rank], signal.SIGKILL)
+                except (ProcessLookupError, TypeError):
+                    pass
+            done += 1
+            limit = time.monotonic() + 30
+            while time.monotonic() < limit and run.process.poll() is None and any(
+                    run.process_id(rank) == known[rank] for rank in victims):
+                time.sleep(0.005)
+    except BaseException:
+        os.killpg(run.process.pid, signal.SIGKILL)
+        raise
+    code = run.end()
+    name = f"{ranks} ranks, {arguments.model}, seed {seed}, {done} random kills"
+    if code != 0 or done < kills:
+        raise SystemExit(f"{name}: exit code {code}\n{run.text()}")
+    compare(name, run, undisturbed)
+    times = sorted(float(seconds) for _, seconds in run.recoveries())
+    if not times:
+        raise SystemExit(f"{name}: the launcher says nothing of a recovery\n{run.text()}")
+    print(f"{name}: equal; {len(times)} recoveries, median {times[len(times) // 2]} s, "
+          f"longest {times[-1]} s", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lockstep")
+    parser.add_argument("job")
+    parser.add_argument("what", choices=["phases", "random"])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--some", nargs="*", help="only these phases")
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--model", default="net")
+    parser.add_argument("--steps-between", type=int, default=20)
+    parser.add_argument("--slow-ms", type=int, default=2)
+    arguments = parser.parse_args()
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="lockstep_recovery_") as folder:
+        for ranks in arguments.ranks:
+            if arguments.what == "phases":
+                phases(arguments, ranks, pathlib.Path(folder))
+            else:
+                place = pathlib.Path(folder) / f"{ranks}"
+                place.mkdir()
+                random_kills(arguments, ranks, place, arguments.kills, arguments.seed)
+
+
+sys.exit(main())
