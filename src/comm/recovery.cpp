@@ -101,6 +101,13 @@ void commit_to_recovery(World& world, std::int64_t steps) {
   impl.agent->report_recovers(impl.groups->epoch(), steps);
 }
 
+void end_recovery(World& world, std::int64_t steps) {
+  World::Impl& impl = world.impl();
+  if (!std::exchange(impl.can_follow, false) || !impl.hears_revocations) return;
+  impl.agent->on_revoke(nullptr);
+  impl.agent->report_recovers_no_more(impl.groups->epoch(), steps);
+}
+
 bool await_revocation(World& world, milliseconds limit) {
   return world.impl().groups->await_revocation(limit);
 }

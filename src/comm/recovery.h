@@ -20,6 +20,10 @@ bool can_recover(World& world);
 /// groups. Ends World::joins().
 void commit_to_recovery(World& world, std::int64_t steps);
 
+/// From now on this process cannot be carried over any more, and deaths of others reach the program
+/// as they do without recovery.
+void end_recovery(World& world, std::int64_t steps);
+
 /// Whether the launcher has said that this membership ends. Waits for that word until the limit.
 bool await_revocation(World& world, std::chrono::milliseconds limit);
 

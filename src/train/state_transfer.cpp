@@ -162,7 +162,8 @@ Snapshot allocate_state(const json& description) {
     for (const json& entry : part.at("tensors")) {
       at::Tensor& tensor = state.tensors[entry.at("name").get<std::string>()];
       if (const auto same = entry.find("same_as"); same != entry.end()) {
-        tensor = snapshot.parts.at(same->at(0)).tensors.at(same->at(1));
+        const auto part_name = same->at(0).get<std::string>();
+        tensor = snapshot.parts.at(part_name).tensors.at(same->at(1).get<std::string>());
         continue;
       }
       tensor = at::empty(entry.at("shape").get<std::vector<std::int64_t>>(),

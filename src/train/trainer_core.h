@@ -80,6 +80,7 @@ class TrainerCore {
   void after_epoch();
   void settle();
   bool evaluate_now();
+  bool watch_evaluation();
   bool due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const;
   void save(bool best);
   void record(RunEvent event);

@@ -120,7 +120,6 @@ bool TrainerCore::others_were_lost() {
 
 // Until all ranks hold the same state again, whatever happens meanwhile.
 void TrainerCore::carry_over(bool formed) {
-  const auto began = Clock::now();
   world_.report(state_->position.step, "recover");
   while (true) {
     try {
@@ -131,19 +130,13 @@ void TrainerCore::carry_over(bool formed) {
         sums_.reset();
         reform(world_);
       }
-      agree_on_state();
-      break;
+      return agree_on_state();
     } catch (const InvalidArgument&) {
       throw;
     } catch (const std::exception&) {
       if (!others_were_lost()) throw;
     }
     formed = false;
-  }
-  const std::chrono::duration<double> took = Clock::now() - began;
-  if (!formed) {
-    say(concat("lockstep: goes on after step ", state_->position.step, " with ",
-               world_.world_size(), " ranks (", took.count(), " s)"));
   }
 }
 

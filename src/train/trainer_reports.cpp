@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "comm/recovery.h"
 #include "train/evaluation.h"
 #include "train/loader_facts.h"
 #include "train/trainer_core.h"
@@ -81,8 +82,13 @@ bool TrainerCore::evaluate_now() {
   std::string line = concat("lockstep: step ", step, ":");
   for (const auto& [name, value] : result_.evaluation) line += concat(" ", name, " ", value);
   if (options_.progress) say(line);
+  const bool best = watch_evaluation();
   record(std::move(event));
+  return best;
+}
 
+// Lets the schedule and the watch see the evaluation; whether it is the best so far.
+bool TrainerCore::watch_evaluation() {
   MetricWatch& watch = state_->watch();
   const auto watched = result_.evaluation.find(watch.options().metric);
   if (watched == result_.evaluation.end()) {
@@ -93,7 +99,7 @@ bool TrainerCore::evaluate_now() {
                                  "', which the evaluation does not report"));
   }
   state_->schedule().observe(state_->optimizer(), watched->second);
-  const bool best = watch.report(step, watched->second);
+  const bool best = watch.report(state_->position.step, watched->second);
   if (watch.should_stop()) reason_ = StopReason::early_stopped;
   return best;
 }
@@ -205,6 +211,7 @@ void TrainerCore::finish() {
   // No rank leaves before all have done their last step, or the slow ones would miss a peer.
   world_.barrier();
   ended_ = true;
+  end_recovery(world_, position.step);
   result_.reason = *reason_;
   result_.step = position.step;
   result_.epoch = position.epoch;

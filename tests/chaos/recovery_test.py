@@ -213,6 +213,7 @@ def main():
     parser.add_argument("--steps-between", type=int, default=20)
     parser.add_argument("--slow-ms", type=int, default=2)
     arguments = parser.parse_args()
+    arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     print(f"seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="lockstep_recovery_") as folder:
         for ranks in arguments.ranks:
