@@ -122,10 +122,10 @@ void Run::leave_it_to_rank_0() {
 // Rank 0 looks, so that all ranks do the same.
 void Run::decide_place() {
   nlohmann::json place;
-  if (is_main()) {
+  if (is_main() || world_.joins()) {
     const auto snapshot = directory_.newest_snapshot();
     const auto flat = flat_step(directory_.path());
-    goes_on_ = snapshot || flat;
+    goes_on_ = snapshot || flat || world_.joins();
     // Python may have gone on from the files of an earlier step of ours.
     from_flat_files_ = flat && (!snapshot || *flat > *snapshot);
     place = {{"goes_on", goes_on_}, {"flat", from_flat_files_}};
@@ -134,6 +134,10 @@ void Run::decide_place() {
     }
     if (options_.slots == 0) options_.slots = world_.world_size();
     place["slots"] = options_.slots;
+  }
+  if (world_.joins()) {  // the state comes from the other ranks, who are far beyond this place
+    from_flat_files_ = false;
+    return;
   }
   place = world_.group().broadcast_json(place);
   goes_on_ = place.at("goes_on");

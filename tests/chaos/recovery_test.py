@@ -34,7 +34,7 @@ class Run:
 
     def start(self):
         environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
-                           OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1", SAVE_EVERY="8",
+                           OMP_NUM_THREADS="1", SAVE_EVERY="8",
                            PROCESS_IDS=str(self.folder / "ids"),
                            KILL_ONCE=str(self.folder / "killed"),
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"),
