@@ -191,13 +191,12 @@ void TrainerCore::take_state(Snapshot state, const json& data) {
     // Callbacks have a state already, and are told what they have missed.
     erase_callbacks(state);
   } else {
+    share_out(state.slots);  // first: how the data is dealt is a part of what is compared
     if (const json facts = facts_of(task_.data()); facts != data) {
       throw InvalidArgument(
-          concat("this process replaces another, but its loader is not that of "
-                 "the others: ",
+          concat("this process replaces another, but its loader is not that of the others: ",
                  facts.dump(), ", there ", data.dump()));
     }
-    share_out(state.slots);
   }
   state_->restore(state, "the other ranks' memory");
 }

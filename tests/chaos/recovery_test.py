@@ -139,7 +139,8 @@ def phases(arguments, ranks, folder):
         "in the last save": {"KILL_IN_SAVE": steps, "KILL_RANK": 0},
         "after the last step": {"KILL_AT_STEP": steps, "KILL_RANK": last},
         "the replacement, too": {"KILL_AT_STEP": 6, "KILL_RANK": last, "KILL_JOINING_MS": 0},
-        "the replacement a moment later": {"KILL_AT_STEP": 6, "KILL_RANK": 0,
+        # Slow enough that the run is far from its end then.
+        "the replacement a moment later": {"KILL_AT_STEP": 6, "KILL_RANK": 0, "SLOW_MS": 60,
                                            "KILL_JOINING_MS": 700},
     }
     if arguments.some:

@@ -162,7 +162,9 @@ int run_gpt(const std::shared_ptr<Killer>& killer) {
     const lockstep::Gpt2Loss loss = gpt(batch.first, batch.second);
     return lockstep::LossSum{.sum = loss.sum, .count = static_cast<double>(loss.count)};
   };
-  lockstep::Trainer trainer(options_for(killer));
+  lockstep::TrainerOptions options = options_for(killer);
+  options.precision = lockstep::Precision::float32;  // many CPUs are very slow with larger bf16 products
+  lockstep::Trainer trainer(options);
   trainer.fit(
       model, data,
       [&](auto& gpt, const auto& batch) {
