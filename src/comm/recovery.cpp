@@ -5,6 +5,7 @@
 
 #include "comm/store_impl.h"
 #include "comm/world_impl.h"
+#include "core/tcp_probe.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -18,8 +19,21 @@ constexpr milliseconds kConnectLimit{15000};
 // Until the launcher says why a membership did not come about.
 constexpr milliseconds kWordLimit{5000};
 
-// The place of this process in a membership, and its store.
-Meeting meeting_in(const NewWorld& next, const Meeting& before, const InitOptions& options) {
+// A membership that loses another process is given up together with its store, perhaps before this
+// process has found it; c10d's client would look for it until its time is over.
+void await_store(const NewWorld& next, const LiveGroups& groups, Clock::time_point deadline) {
+  constexpr milliseconds kLook{250};
+  while (!wait_for_listener(next.master_addr, next.master_port, kLook)) {
+    if (groups.revoked()) throw Aborted("the launcher forms another membership");
+    if (Clock::now() > deadline) {
+      throw Timeout(concat("the launcher's store at ", next.master_addr, ":", next.master_port,
+                           " is not there"));
+    }
+  }
+}
+
+// The place of this process in a membership, and its store, which is there.
+Meeting meeting_in(const NewWorld& next, const Meeting& before) {
   Meeting meeting = before;
   meeting.place.rank = next.rank;
   meeting.place.world_size = next.world_size;
@@ -33,7 +47,7 @@ Meeting meeting_in(const NewWorld& next, const Meeting& before, const InitOption
   meeting.store = connect_tcp_store({.host = next.master_addr,
                                      .port = next.master_port,
                                      .serve = false,
-                                     .timeout = options.rendezvous_timeout},
+                                     .timeout = kConnectLimit},
                                     next.world_size, &meeting.store_port);
   return meeting;
 }
@@ -78,7 +92,8 @@ void World::Impl::form_again() {
     groups->enter(next->epoch);
     try {
       follow(next->epoch);
-      meeting = meeting_in(*next, meeting, options);
+      await_store(*next, *groups, deadline);
+      meeting = meeting_in(*next, meeting);
       connect();
       if (!groups->revoked()) return;
     } catch (const std::exception&) {
