@@ -94,6 +94,10 @@ struct TrainerOptions {
   /// Logical ranks; 0: as many as there are processes when the run starts for the first time.
   int slots = 0;
   DistributedDataParallelOptions ddp = {};
+  /// Every so many steps the ranks compare a checksum of all they must have in common; 0: never.
+  /// One that differs from most of the others is named, and replaced where the launcher can do that
+  /// (docs/recovery.md). Not with `ddp.ignored`, which is each rank's own.
+  std::int64_t verify_every = 100;
 
   // Evaluation, if fit() is given one.
   Every evaluate_every = {.epochs = 1};

@@ -123,6 +123,10 @@ void end_recovery(World& world, std::int64_t steps) {
   impl.agent->report_recovers_no_more(impl.groups->epoch(), steps);
 }
 
+void reject(World& world, const std::vector<int>& ranks, const std::string& reason) {
+  world.impl().agent->reject(ranks, reason);
+}
+
 bool await_revocation(World& world, milliseconds limit) {
   return world.impl().groups->await_revocation(limit);
 }

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "lockstep/world.h"
 
@@ -23,6 +25,10 @@ void commit_to_recovery(World& world, std::int64_t steps);
 /// From now on this process cannot be carried over any more, and deaths of others reach the program
 /// as they do without recovery.
 void end_recovery(World& world, std::int64_t steps);
+
+/// Asks the launcher to replace these ranks, whose state is not that of the others; its word that
+/// this membership ends comes next. One rank says it.
+void reject(World& world, const std::vector<int>& ranks, const std::string& reason);
 
 /// Whether the launcher has said that this membership ends. Waits for that word until the limit.
 bool await_revocation(World& world, std::chrono::milliseconds limit);

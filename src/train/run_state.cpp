@@ -8,6 +8,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kCallbackPart = "callback_";
+
 std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
                                          const TrainerOptions& options) {
   if (options.groups) return make_optimizer(options.groups(module), options.optimizer);
@@ -52,7 +54,7 @@ Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
                                       {"accumulate", options_.accumulate}};
   for (const auto& callback : options_.callbacks) {
     if (!callback->name().empty()) {
-      snapshot.parts["callback_" + callback->name()] = callback->state();
+      snapshot.parts[kCallbackPart + callback->name()] = callback->state();
     }
   }
   return snapshot;
@@ -78,7 +80,7 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
   std::vector<std::string> notes;
   for (const auto& callback : options_.callbacks) {
     if (callback->name().empty()) continue;
-    const auto found = snapshot.parts.find("callback_" + callback->name());
+    const auto found = snapshot.parts.find(kCallbackPart + callback->name());
     if (found != snapshot.parts.end()) {
       callback->load_state(found->second);
     } else {
@@ -101,6 +103,11 @@ void RunState::begin_with(const Snapshot& snapshot) {
   position = {.step = values.at("step"),
               .epoch = values.at("epoch"),
               .step_in_epoch = values.value("step_in_epoch", std::int64_t{0})};
+}
+
+void erase_callback_parts(Snapshot& snapshot) {
+  std::erase_if(snapshot.parts,
+                [](const auto& part) { return part.first.starts_with(kCallbackPart); });
 }
 
 }  // namespace lockstep

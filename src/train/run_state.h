@@ -61,4 +61,7 @@ class RunState {
   MetricWatch watch_;
 };
 
+/// What callbacks have in a snapshot: rank 0's counts, and the others' may differ.
+void erase_callback_parts(Snapshot& snapshot);
+
 }  // namespace lockstep

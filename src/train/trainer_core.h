@@ -110,6 +110,12 @@ class TrainerCore {
   };
   void verify_state(const Agreement& agreement);
 
+  // trainer_replicas.cpp: whether all ranks have the same state
+  std::string fingerprint() const;
+  bool compares_after(std::int64_t step) const;
+  void compare_replicas();
+  [[noreturn]] void reject_replicas(const std::vector<int>& wrong, const std::string& what);
+
   World& world_;
   TrainingTask& task_;
   EvaluationTask* evaluation_;
@@ -141,6 +147,7 @@ class TrainerCore {
   /// What is to be done before the next step. With `commits_` it is where a run stands between
   /// steps: each commit is a change of the state that all ranks make alike.
   struct Duties {
+    bool compare = false;  // replicas
     bool evaluate = false;
     bool save = false;
     bool best = false;  // the snapshot is that of the best evaluation

@@ -9,7 +9,6 @@
 #include "archive/snapshot_directory.h"
 #include "comm/group_impl.h"
 #include "comm/recovery.h"
-#include "core/checksum.h"
 #include "core/rank_list.h"
 #include "lockstep/sync_batch_norm.h"
 #include "train/loader_facts.h"
@@ -25,13 +24,6 @@ using Clock = std::chrono::steady_clock;
 // A broken connection may be noticed before the launcher's word of the death is here.
 constexpr std::chrono::seconds kWordOfLauncher{30};
 constexpr std::chrono::milliseconds kLook{20};
-
-constexpr const char* kCallbackPart = "callback_";
-
-void erase_callbacks(Snapshot& snapshot) {
-  std::erase_if(snapshot.parts,
-                [](const auto& part) { return part.first.starts_with(kCallbackPart); });
-}
 
 // CBOR and not text, because numbers may be infinite.
 std::string pack(const json& value) {
@@ -189,13 +181,13 @@ void TrainerCore::agree_on_state() {
 void TrainerCore::take_state(Snapshot state, const json& data) {
   if (has_state_) {
     // Callbacks have a state already, and are told what they have missed.
-    erase_callbacks(state);
+    erase_callback_parts(state);
   } else {
     share_out(state.slots);  // first: how the data is dealt is a part of what is compared
     if (const json facts = facts_of(task_.data()); facts != data) {
-      throw InvalidArgument(
-          concat("this process replaces another, but its loader is not that of the others: ",
-                 facts.dump(), ", there ", data.dump()));
+      throw InvalidArgument(concat(
+          "this process replaces another, but its loader is not that of the others: ", facts.dump(),
+          ", there ", data.dump()));
     }
   }
   state_->restore(state, "the other ranks' memory");
@@ -206,7 +198,7 @@ json TrainerCore::progress_values() const {
   json saved;
   if (saved_) saved = {saved_->first, saved_->second};
   return {{"commits", commits_},
-          {"duties", {duties_.evaluate, duties_.save, duties_.best}},
+          {"duties", {duties_.compare, duties_.evaluate, duties_.save, duties_.best}},
           {"reason", reason_json(reason_)},
           {"stop_after_step", reason_json(stop_after_step_)},
           {"saved", saved},
@@ -225,7 +217,10 @@ json TrainerCore::progress_values() const {
 void TrainerCore::take_progress_values(const json& values) {
   commits_ = values.at("commits");
   const json& duties = values.at("duties");
-  duties_ = {.evaluate = duties.at(0), .save = duties.at(1), .best = duties.at(2)};
+  duties_ = {.compare = duties.at(0),
+             .evaluate = duties.at(1),
+             .save = duties.at(2),
+             .best = duties.at(3)};
   reason_ = reason_of(values.at("reason"));
   stop_after_step_ = reason_of(values.at("stop_after_step"));
   saved_.reset();
@@ -288,10 +283,7 @@ bool TrainerCore::save_was_lost() const {
 }
 
 void TrainerCore::verify_state(const Agreement& agreement) {
-  Snapshot state = state_->snapshot(share_, world_.epoch());
-  erase_callbacks(state);                            // rank 0's counts
-  state.parts["optimizer"].values = json::object();  // the rate is set anew before each step
-  const std::string mine = checksum_text(state_checksum(state));
+  const std::string mine = fingerprint();
   const auto all = world_.group().all_gather_json(
       {{"state", mine}, {"commits", commits_}, {"save_again", agreement.save_again}});
   std::vector<int> different;
@@ -305,9 +297,9 @@ void TrainerCore::verify_state(const Agreement& agreement) {
     duties_.best = duties_.best || saved_best_;
   }
   if (!different.empty()) {
-    throw Error(concat("after the recovery the state of ", list_ranks(different),
-                       " is not that of rank ", agreement.source, " (step ", state_->position.step,
-                       ")"));
+    reject_replicas(different,
+                    concat("step ", state_->position.step, ": the state of ", list_ranks(different),
+                           " is not that of rank ", agreement.source));
   }
 }
 

@@ -33,7 +33,8 @@ void TrainerCore::after_step(const StepReport& report) {
   // After the last step of an epoch these wait until the epoch has ended, so that a snapshot of it
   // knows of its evaluation.
   if (!is_epoch_complete()) {
-    duties_ = {.evaluate = due(options_.evaluate_every, &Every::steps, report.step),
+    duties_ = {.compare = compares_after(report.step),
+               .evaluate = due(options_.evaluate_every, &Every::steps, report.step),
                .save = due(options_.snapshots.every, &Every::steps, report.step)};
   }
   record(std::move(event));
@@ -45,13 +46,19 @@ void TrainerCore::after_epoch() {
   const auto is_due = [&](const Every& every) {
     return due(every, &Every::epochs, epochs) || due(every, &Every::steps, steps);
   };
-  duties_ = {.evaluate = is_due(options_.evaluate_every), .save = is_due(options_.snapshots.every)};
+  duties_ = {.compare = compares_after(steps),
+             .evaluate = is_due(options_.evaluate_every),
+             .save = is_due(options_.snapshots.every)};
   record({.kind = RunEvent::Kind::epoch_end, .step = steps, .epoch = epochs - 1});
   settle();
 }
 
 // Does what is to be done before the next step; goes on where it was interrupted.
 void TrainerCore::settle() {
+  if (duties_.compare) {
+    compare_replicas();
+    duties_.compare = false;
+  }
   if (duties_.evaluate) {
     const bool best = evaluation_ != nullptr && evaluate_now() && options_.snapshots.keep_best;
     duties_ = {.evaluate = false, .save = duties_.save || best, .best = best};

@@ -27,6 +27,7 @@ class Run:
 
     def __init__(self, arguments, folder, ranks, steps, **settings):
         self.arguments, self.folder = arguments, pathlib.Path(folder)
+        self.hang_timeout = str(settings.pop("hang_timeout", 60))
         self.ranks, self.steps, self.settings = ranks, steps, settings
         self.folder.mkdir()
         (self.folder / "ids").mkdir()
@@ -41,7 +42,8 @@ class Run:
                            **{name: str(value) for name, value in self.settings.items()})
         environment.pop("LOCKSTEP_RUN_DIR", None)
         command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
-                   "--max-replacements", "1000", self.arguments.job]
+                   "--max-replacements", "1000", "--hang-timeout", self.hang_timeout,
+                   self.arguments.job]
         self.output = open(self.folder / "output", "w")
         self.process = subprocess.Popen(command, env=environment, cwd=self.folder,
                                         stdout=self.output, stderr=subprocess.STDOUT,
@@ -142,7 +144,16 @@ def phases(arguments, ranks, folder):
         # Slow enough that the run is far from its end then.
         "the replacement a moment later": {"KILL_AT_STEP": 6, "KILL_RANK": 0, "SLOW_MS": 60,
                                            "KILL_JOINING_MS": 700},
+        "and stopped in a step": {"KILL_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3,
+                                  "KILL_SIGNAL": int(signal.SIGSTOP)},
     }
+    if ranks > 2:
+        cases |= {
+            "together with rank 0 in a step": {"KILL_IN_STEP": 11, "KILL_RANK": last,
+                                               "KILL_RANK_TOO": 0},
+            "by a flipped bit": {"FLIP_AT_STEP": 8, "VERIFY_EVERY": 4, "KILL_RANK": last},
+            "by a flipped bit on rank 0": {"FLIP_AT_STEP": 8, "VERIFY_EVERY": 4, "KILL_RANK": 0},
+        }
     if arguments.some:
         cases = {name: cases[name] for name in arguments.some}
     for where, settings in cases.items():
@@ -152,8 +163,13 @@ def phases(arguments, ranks, folder):
             raise SystemExit(f"{name}: nobody was killed")
         if "KILL_JOINING_MS" in settings and not (run.folder / "killed_joining").exists():
             raise SystemExit(f"{name}: the replacement was not killed")
+        if "KILL_RANK_TOO" in settings and not (run.folder / "killed_too").exists():
+            raise SystemExit(f"{name}: only one was killed")
         if not run.recoveries():
             raise SystemExit(f"{name}: the launcher says nothing of a recovery\n{run.text()}")
+        if "FLIP_AT_STEP" in settings and (
+                f"step 8: the state of rank {settings['KILL_RANK']} is not" not in run.text()):
+            raise SystemExit(f"{name}: nobody says whose state it was\n{run.text()}")
         compare(name, run, undisturbed)
         print(f"{name}: equal, {run.recoveries()[0][1]} s", flush=True)
 

@@ -69,18 +69,34 @@ struct Sentences {
   }
 };
 
-/// Dies without a chance to say goodbye. With KILL_ONCE, the path of a file, only once in a job.
+/// Whether misfortune is to come over this process: KILL_RANK, or KILL_RANK_TOO. With KILL_ONCE,
+/// the path of a file, only once in a job for each of them.
+bool is_victim() {
+  const std::int64_t rank = number("RANK", 0);
+  if (rank != number("KILL_RANK", 0) && rank != number("KILL_RANK_TOO", -1)) return false;
+  const std::string once = setting("KILL_ONCE", "");
+  const std::string mark = once + (rank == number("KILL_RANK", 0) ? "" : "_too");
+  return once.empty() || ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) >= 0;
+}
+
+/// Dies without a chance to say goodbye, or with KILL_SIGNAL in another way.
 void die() {
-  if (number("RANK", 0) != number("KILL_RANK", 0)) return;
-  const std::string mark = setting("KILL_ONCE", "");
-  if (!mark.empty() && ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
-  ::kill(::getpid(), SIGKILL);
+  if (is_victim()) ::kill(::getpid(), static_cast<int>(number("KILL_SIGNAL", SIGKILL)));
+}
+
+/// What a cosmic ray does: the lowest bit of a number.
+void flip_a_bit(const torch::nn::Module& module) {
+  torch::Tensor weights = module.parameters().back().detach().view(-1);
+  static_cast<std::uint32_t*>(weights.mutable_data_ptr())[0] ^= 1;
 }
 
 class Killer : public lockstep::Callback {
  public:
+  explicit Killer(const torch::nn::Module& module) : module_(module) {}
+
   void on_step(const lockstep::StepReport& report) override {
     if (report.step == number("KILL_AT_STEP", -1)) die();
+    if (report.step == number("FLIP_AT_STEP", -1) && is_victim()) flip_a_bit(module_);
     forwards_ = 0;
     step_ = report.step;
   }
@@ -104,6 +120,7 @@ class Killer : public lockstep::Callback {
   }
 
  private:
+  const torch::nn::Module& module_;
   std::int64_t forwards_ = 0, step_ = 0;
 };
 
@@ -137,6 +154,7 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
           .precision = lockstep::Precision::bf16_autocast,
           .ema_decay = 0.9,
           .seed = 7,
+          .verify_every = number("VERIFY_EVERY", 100),
           .snapshots = {.directory = setting("DIRECTORY", "run"),
                         .every = {.steps = number("SAVE_EVERY", 4)},
                         .keep_last = 0,
@@ -147,7 +165,7 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
           .callbacks = {killer}};
 }
 
-int run_gpt(const std::shared_ptr<Killer>& killer) {
+int run_gpt() {
   lockstep::Gpt2Config config = lockstep::Gpt2Config::named("tiny");
   config.vocab_size = 32;
   config.n_positions = Sentences::kLength;
@@ -155,6 +173,7 @@ int run_gpt(const std::shared_ptr<Killer>& killer) {
   config.n_layer = 2;
   config.n_head = 2;
   lockstep::Gpt2 model(config);
+  const auto killer = std::make_shared<Killer>(*model);
   const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
   lockstep::Loader data(Sentences{}, {.batch_size = 5, .shuffle = true, .num_workers = threads});
   lockstep::Loader held_out(Sentences{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});
@@ -163,7 +182,8 @@ int run_gpt(const std::shared_ptr<Killer>& killer) {
     return lockstep::LossSum{.sum = loss.sum, .count = static_cast<double>(loss.count)};
   };
   lockstep::TrainerOptions options = options_for(killer);
-  options.precision = lockstep::Precision::float32;  // many CPUs are very slow with larger bf16 products
+  options.precision =
+      lockstep::Precision::float32;  // many CPUs are very slow with larger bf16 products
   lockstep::Trainer trainer(options);
   trainer.fit(
       model, data,
@@ -183,9 +203,9 @@ int run() {
   die_while_joining();
   torch::set_num_threads(1);
   torch::manual_seed(number("RANK", 0));  // rank 0's weights are the ones that count
-  const auto killer = std::make_shared<Killer>();
-  if (setting("MODEL", "net") == "gpt") return run_gpt(killer);
+  if (setting("MODEL", "net") == "gpt") return run_gpt();
   Net net;
+  const auto killer = std::make_shared<Killer>(*net);
   const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
   lockstep::Loader data(Noisy{}, {.batch_size = 5, .shuffle = true, .num_workers = threads});
   lockstep::Loader held_out(Noisy{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});

@@ -8,6 +8,7 @@
 
 #include "lockstep/world.h"
 #include "tests/support/ranks.h"
+#include "train/replica_vote.h"
 #include "train/run_journal.h"
 
 using namespace lockstep;
@@ -84,4 +85,32 @@ TEST(RunJournal, keeps_the_last_events_and_their_numbers) {
   EXPECT_TRUE(std::isnan(step.report.loss.value()));
   EXPECT_TRUE(std::isnan(step.log.at("loss").get<double>()));
   EXPECT_EQ(step.log.at("lr").get<double>(), 0.1);
+}
+
+TEST(ReplicaVote, finds_those_who_differ_from_most) {
+  using Ranks = std::vector<int>;
+  EXPECT_EQ(outvoted({"a", "a", "a"}), Ranks{});
+  EXPECT_EQ(outvoted({"a", "b", "a"}), Ranks{1});
+  EXPECT_EQ(outvoted({"b", "a", "a", "c", "a"}), (Ranks{0, 3}));
+}
+
+TEST(ReplicaVote, nobody_is_right_without_more_than_half) {
+  EXPECT_EQ(outvoted({"a", "b"}), std::nullopt);
+  EXPECT_EQ(outvoted({"a", "a", "b", "b"}), std::nullopt);
+  EXPECT_EQ(outvoted({"a", "b", "c"}), std::nullopt);
+}
+
+TEST(StateChecksum, any_flipped_bit_changes_it) {
+  const Snapshot state = some_state();
+  const std::uint64_t before = state_checksum(state);
+  for (const auto& [part, each] : state.parts) {
+    for (const auto& [name, tensor] : each.tensors) {
+      if (tensor.numel() == 0) continue;
+      auto* bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+      bytes[tensor.nbytes() - 1] ^= 1;
+      EXPECT_NE(state_checksum(state), before) << name;
+      bytes[tensor.nbytes() - 1] ^= 1;
+    }
+  }
+  EXPECT_EQ(state_checksum(state), before);
 }

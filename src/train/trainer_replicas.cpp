@@ -1,0 +1,59 @@
+// How TrainerCore finds a rank whose memory is no longer that of the others: a bit that flipped, a
+// kernel that computes wrongly on one device, a callback that changes weights on one rank.
+#include <algorithm>
+
+#include "comm/recovery.h"
+#include "core/checksum.h"
+#include "core/rank_list.h"
+#include "train/replica_vote.h"
+#include "train/state_transfer.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+
+// Of everything that all ranks have in common.
+std::string TrainerCore::fingerprint() const {
+  Snapshot state = state_->snapshot(share_, world_.epoch());
+  erase_callback_parts(state);                                 // rank 0's counts
+  state.parts["optimizer"].values = nlohmann::json::object();  // the rate is set before each step
+  return checksum_text(state_checksum(state));
+}
+
+bool TrainerCore::compares_after(std::int64_t step) const {
+  return options_.verify_every > 0 && step % options_.verify_every == 0 &&
+         world_.world_size() > 1 && options_.ddp.ignored.empty();
+}
+
+void TrainerCore::compare_replicas() {
+  const std::int64_t step = state_->position.step;
+  world_.report(step, "compare");
+  std::vector<std::string> fingerprints;
+  for (const nlohmann::json& each : world_.group().all_gather_json(fingerprint())) {
+    fingerprints.push_back(each.get<std::string>());
+  }
+  const auto wrong = outvoted(fingerprints);
+  if (wrong && wrong->empty()) return;
+  if (!wrong) {
+    throw Error(concat(
+        "step ", step,
+        ": the weights or the optimizer's state are not the same on all ranks, "
+        "and no state is that of more than half of them. Start the program again: it goes on "
+        "from the newest snapshot"));
+  }
+  const std::string what =
+      concat("step ", step, ": the state of ", list_ranks(*wrong), " is not that of the others");
+  reject_replicas(*wrong, what);
+}
+
+// The lowest of the others speaks for all: said twice, it could meet those who have come instead.
+void TrainerCore::reject_replicas(const std::vector<int>& wrong, const std::string& what) {
+  int speaker = 0;
+  while (std::ranges::count(wrong, speaker) > 0) ++speaker;
+  if (recovers_ && can_recover(world_)) {
+    if (world_.rank() == speaker) reject(world_, wrong, what);
+    world_.abort();
+  }
+  throw Error(what);
+}
+
+}  // namespace lockstep
