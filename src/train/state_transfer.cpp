@@ -247,6 +247,10 @@ void receive_tensors(ProcessGroup& group, const Snapshot& snapshot, int source) 
   }
 }
 
+std::size_t state_bytes(const Snapshot& snapshot) {
+  return total_bytes(distinct_tensors(snapshot));
+}
+
 std::uint64_t state_checksum(const Snapshot& snapshot) {
   Checksum sum;
   const auto add_text = [&](const std::string& text) {

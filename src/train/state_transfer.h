@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ void send_tensors(ProcessGroup& group, const Snapshot& snapshot, const std::vect
 
 /// Throws SystemError if what arrives is not what was sent.
 void receive_tensors(ProcessGroup& group, const Snapshot& snapshot, int source);
+
+/// How many bytes send_tensors() sends to each.
+std::size_t state_bytes(const Snapshot& snapshot);
 
 /// A checksum over all tensors, their names and the values beside them.
 std::uint64_t state_checksum(const Snapshot& snapshot);

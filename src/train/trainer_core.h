@@ -98,7 +98,7 @@ class TrainerCore {
   bool recoverable();
   bool others_were_lost();
   void carry_over(bool formed);
-  void agree_on_state();
+  void agree_on_state(std::chrono::steady_clock::duration forming);
   void take_state(Snapshot state, const nlohmann::json& data);
   nlohmann::json progress_values() const;
   void take_progress_values(const nlohmann::json& values);

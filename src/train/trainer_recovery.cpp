@@ -45,6 +45,10 @@ std::optional<StopReason> reason_of(const json& value) {
   return static_cast<StopReason>(value.get<int>());
 }
 
+std::string milliseconds_text(Clock::duration time) {
+  return concat(std::chrono::duration_cast<std::chrono::milliseconds>(time).count(), " ms");
+}
+
 /// Who has which state.
 struct Standing {
   int source = -1;          // the lowest of those that are furthest
@@ -114,6 +118,7 @@ bool TrainerCore::others_were_lost() {
 void TrainerCore::carry_over(bool formed) {
   world_.report(state_->position.step, "recover");
   while (true) {
+    const auto begin = Clock::now();
     try {
       if (!formed) {
         world_.abort();  // before what it holds on to goes
@@ -122,7 +127,7 @@ void TrainerCore::carry_over(bool formed) {
         sums_.reset();
         reform(world_);
       }
-      return agree_on_state();
+      return agree_on_state(Clock::now() - begin);
     } catch (const InvalidArgument&) {
       throw;
     } catch (const std::exception&) {
@@ -132,7 +137,8 @@ void TrainerCore::carry_over(bool formed) {
   }
 }
 
-void TrainerCore::agree_on_state() {
+void TrainerCore::agree_on_state(Clock::duration forming) {
+  const auto begin = Clock::now();
   ProcessGroup& group = world_.group();
   const bool had_state = has_state_;
   const std::int64_t had_commits = commits_;
@@ -157,6 +163,8 @@ void TrainerCore::agree_on_state() {
   }
 
   // Up to the next collective nothing can come between.
+  const auto transferred = Clock::now();
+  const std::size_t bytes = gives ? state_bytes(state) : 0;
   if (takes) take_state(std::move(state), message.at("progress").at("data"));
   take_progress_values(message.at("progress"));
   for (const RunEvent& event : journal_.events()) {
@@ -175,6 +183,13 @@ void TrainerCore::agree_on_state() {
   }
   make_step_parts(/*formed_again=*/true);
   has_state_ = true;
+  if (gives && !standing.takers.empty()) {
+    warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(standing.takers),
+                " its state: formed again in ", milliseconds_text(forming), ", ",
+                short_number(static_cast<double>(bytes)), "B sent in ",
+                milliseconds_text(transferred - begin), ", checked in ",
+                milliseconds_text(Clock::now() - transferred)));
+  }
   commit_to_recovery(world_, state_->position.step);
 }
 

@@ -145,6 +145,14 @@ void die_while_joining() {
   }).detach();
 }
 
+/// DEVICE and BACKEND: several ranks can share a GPU where Gloo connects them. Its kernels are then
+/// told to give the same bits every time.
+lockstep::World make_world() {
+  const std::string device = setting("DEVICE", "");
+  if (!device.empty()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  return lockstep::init({.backend = setting("BACKEND", ""), .device = device});
+}
+
 lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
   return {.steps = number("STEPS", 30),
           .optimizer = lockstep::AdamWOptions{.lr = 0.01},
@@ -184,7 +192,8 @@ int run_gpt() {
   lockstep::TrainerOptions options = options_for(killer);
   options.precision =
       lockstep::Precision::float32;  // many CPUs are very slow with larger bf16 products
-  lockstep::Trainer trainer(options);
+  lockstep::World world = make_world();
+  lockstep::Trainer trainer(world, options);
   trainer.fit(
       model, data,
       [&](auto& gpt, const auto& batch) {
@@ -220,7 +229,8 @@ int run() {
     const auto error = (model(batch.first).to(torch::kFloat) - batch.second).square() * mask;
     return lockstep::LossSum{.sum = error.sum(), .count = mask.sum().template item<double>() + 1};
   };
-  lockstep::Trainer trainer(options_for(killer));
+  lockstep::World world = make_world();
+  lockstep::Trainer trainer(world, options_for(killer));
   const lockstep::Evaluation evaluation{held_out, [&](auto& model, const auto& batch) {
                                           killer->on_metrics();
                                           return torch::mse_loss(model(batch.first), batch.second);
