@@ -1,6 +1,6 @@
 # The commands of this project. Each is a few lines over tools/ and CMake; see docs/hacking.md.
 # Variables: BUILD (folder, build), JOBS (compilers at a time), CMAKE_ARGS (for configuring),
-# LOCKSTEP_PYTHON (whose torch to use).
+# LOCKSTEP_PYTHON (whose torch to use), KILLS (of ranks, for chaos).
 BUILD ?= build
 export BUILD
 ifdef JOBS
@@ -13,6 +13,8 @@ endif
 STAGE := @tools/stage
 CTEST = . $(BUILD)/setup.env && "$${LOCKSTEP_SETUP_CMAKE%cmake}ctest" --test-dir $(BUILD) \
         --output-on-failure -j $(or $(JOBS),$(shell nproc))
+KILLS ?= 40
+CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages test test-slow chaos bench lint format clean
 .DEFAULT_GOAL := help
@@ -53,10 +55,12 @@ test-slow: ## run the slow tests
 	$(STAGE) test-slow sh -c 'if $(CTEST) -N -L slow | grep -q "Total Tests: 0"; \
 	  then echo "There is no slow test yet."; else $(CTEST) -L slow; fi'
 
-chaos: ## kill ranks at every point of a run and at random
+chaos: ## kill ranks at every point of a run, then KILLS (40) at random in each of six jobs
 	$(STAGE) setup tools/setup --tests
 	$(STAGE) build tools/build --tests lockstep_program resume_job
-	$(STAGE) chaos sh -c '$(CTEST) -L chaos'
+	$(STAGE) phases $(CHAOS) phases --ranks 2 3 4
+	$(STAGE) net $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model net
+	$(STAGE) gpt $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model gpt
 
 bench: ## run the benchmarks, each against its peer
 	$(STAGE) setup tools/setup

@@ -2,10 +2,12 @@
 lockstep run, with recovery in place, and under torchrun, with a snapshot every 20 steps.
 
 Both take turns; rank 1 is killed with SIGKILL at step 50. The time is from the kill to the first step
-that is committed after it and was not before.
+that is committed after it and was not before; of lockstep's, also where it went. Then what it costs to
+be recoverable when nothing happens, and to compare replicas, on a small GPT.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -22,6 +24,10 @@ from report import Report  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 KILL_AT, STEPS = 50, 120
 GOAL_SECONDS = 0.5
+GOAL_COST, GOAL_COMPARING = 0.01, 0.005  # of a step
+COMPARE_EVERY = 100  # Trainer's default
+STAGES = ("detected", "revoked", "process started", "formed again", "state sent", "checked",
+          "first step")
 LIMIT = 120
 
 
@@ -32,6 +38,7 @@ def parse():
     parser.add_argument("--width", type=int, default=512, help="of the layer; state is 12 bytes "
                         "times its square")
     parser.add_argument("--large", type=int, default=6400, help="the width of the large job; 0: none")
+    parser.add_argument("--cost-rounds", type=int, default=5)
     parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
     parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
     return parser.parse_args()
@@ -49,13 +56,62 @@ def notes(folder):
     return found
 
 
+def stages(folder, killed, first_step):
+    """Milliseconds of each stage, from the launcher's events and the words of who gave its state."""
+    events = {}
+    for line in (folder / "run" / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["kind"] == "worker_exit" and event["signal"] or event["kind"] in (
+                "revoked", "recovered") or event["kind"] == "worker_hello" and event["epoch"] > 1:
+            events.setdefault(event["kind"], event["mono_ns"] / 1e9)
+    said = re.search(r"sent in (\d+) ms, checked in (\d+) ms", (folder / "console").read_text())
+    sent, checked = (int(text) / 1e3 for text in said.groups())
+    times = [killed, events["worker_exit"], events["revoked"], events["worker_hello"],
+             events["recovered"] - sent - checked, events["recovered"] - checked,
+             events["recovered"], first_step]
+    return [1e3 * (after - before) for before, after in zip(times, times[1:])]
+
+
+def step_seconds(command, verify_every="0"):
+    """The median time of a step of the small GPT in which nothing happens."""
+    with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as name:
+        subprocess.run([*command, "80", "0", name, verify_every], check=True, timeout=LIMIT,
+                       env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True)
+        when = [float(line.split()[1]) for line in
+                (pathlib.Path(name) / "steps_0").read_text().splitlines()][20:]
+        return statistics.median(after - before for before, after in zip(when, when[1:]))
+
+
+def measure_costs(ours, options, report):
+    """What a step takes with and without recovery, and with a comparison after every step."""
+    kinds = {"restart": ["--recovery", "restart"], "in-place": []}
+    times = {name: [] for name in [*kinds, "compared"]}
+    for _ in range(options.cost_rounds):
+        for name, flags in kinds.items():
+            times[name].append(step_seconds([*ours[:2], *flags, *ours[2:]]))
+        times["compared"].append(step_seconds(ours, "1"))
+    step, with_recovery, compared = (min(times[name]) for name in times)
+    cost = with_recovery / step - 1
+    comparing = (compared - with_recovery) / COMPARE_EVERY / step
+    report.expect(cost <= GOAL_COST, f"being recoverable costs {cost:.2%}, wanted at most 1 %")
+    report.expect(comparing <= GOAL_COMPARING,
+                  f"comparing replicas costs {comparing:.2%}, wanted at most 0.5 %")
+    return ["", f"A step of a small GPT: {step * 1e3:.1f} ms with --recovery restart, "
+            f"{with_recovery * 1e3:.1f} ms with recovery in place ({cost:+.2%}); comparing replicas "
+            f"takes {(compared - with_recovery) * 1e3:.2f} ms, every {COMPARE_EVERY} steps "
+            f"{comparing:.3%} of the time (the best of {options.cost_rounds} medians each)."]
+
+
 def measure(command, width):
-    """Returns seconds to the first new step, steps repeated, and the console; None where the job
-    never comes back."""
+    """Returns seconds to the first new step, steps repeated, the console, and the stages if it is
+    lockstep's; None where the job never comes back."""
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as name:
         folder = pathlib.Path(name)
         environment = dict(os.environ, OMP_NUM_THREADS="1")
         console = open(folder / "console", "w")
+        is_ours = command[1] == "run"
+        if is_ours:
+            command = [*command[:2], "--run-dir", str(folder / "run"), *command[2:]]
         process = subprocess.Popen([*command, str(STEPS), str(width), name], env=environment,
                                    stdout=console, stderr=console, start_new_session=True)
         try:
@@ -83,7 +139,8 @@ def measure(command, width):
             return None
         rank_0 = [int(line.split()[0]) for line in (folder / "steps_0").read_text().splitlines()]
         repeated = len(rank_0) - len(set(rank_0))
-        return min(after)[0] - killed, repeated, (folder / "console").read_text()
+        first = min(after)[0]
+        return first - killed, repeated, stages(folder, killed, first) if is_ours else None
 
 
 def main():
@@ -95,6 +152,7 @@ def main():
     report = Report("recovery", "A killed rank")
     rows = ["| job | lockstep s | repeated | torchrun s | repeated | ratio |",
             "|---|---|---|---|---|---|"]
+    where = []
     widths = [options.width] + ([options.large] if options.large else [])
     for width in widths:
         mine, theirs = [], []
@@ -121,8 +179,11 @@ def main():
         state = 12 * (width * width + 2 * width + 1) / 1e6
         rows.append(f"| {state:.0f} MB of state | {seconds:.2f} | {repeated} | "
                     f"{peer_text[0]} | {peer_text[1]} | {peer_text[2]} |")
-        for line in re.findall(r"lockstep: .*(?:go on|replacement).*", mine[-1][2]):
-            rows.append(f"    {line}")
+        parts = [statistics.median(run[2][i] for run in mine) for i in range(len(STAGES))]
+        where.append(f"| {state:.0f} MB | " + " | ".join(f"{part:.0f}" for part in parts) + " |")
+    rows += ["", "Where lockstep's time goes, ms:", "", "| state | " + " | ".join(STAGES) + " |",
+             "|---" * (len(STAGES) + 1) + "|", *where]
+    rows += measure_costs(ours, options, report)
     return report.end(options, "bench/recovery/run", rows,
                       "Two ranks; rank 1 killed with SIGKILL at step 50; medians.")
 

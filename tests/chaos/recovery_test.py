@@ -19,7 +19,7 @@ import time
 
 # 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
 STEPS_PER_EPOCH = {2: 12, 3: 8, 4: 6}
-LIMIT = 300  # seconds that a run may take
+LIMIT = 600  # seconds that a run may take
 
 
 class Run:
@@ -175,14 +175,16 @@ def phases(arguments, ranks, folder):
 
 
 def random_kills(arguments, ranks, folder, kills, seed):
-    """Kills from outside, at any moment, of any rank, sometimes of two at once."""
+    """Kills from outside, at any moment, of any rank, sometimes of two at once; and now and then a
+    rank is not killed but stopped, so that it hangs."""
     rng = random.Random(seed)
     between = arguments.steps_between
     steps = between * (kills + 1)
     settings = {"MODEL": arguments.model, "SLOW_MS": arguments.slow_ms}
     undisturbed = Run(arguments, folder / "undisturbed", ranks, steps, **settings).finish()
-    run = Run(arguments, folder / "killed_at_random", ranks, steps, **settings).start()
-    done, deadline = 0, time.monotonic() + LIMIT
+    run = Run(arguments, folder / "killed_at_random", ranks, steps, hang_timeout=3,
+              **settings).start()
+    done, hangs, deadline = 0, 0, time.monotonic() + LIMIT
     try:
         while done < kills and run.process.poll() is None and time.monotonic() < deadline:
             # The log also has lines of evaluations; where exactly a kill falls is left to chance.
@@ -191,10 +193,12 @@ def random_kills(arguments, ranks, folder, kills, seed):
                 continue
             time.sleep(rng.random() * 0.05)
             victims = rng.sample(range(ranks), 2 if ranks > 2 and rng.random() < 0.2 else 1)
+            how = signal.SIGSTOP if rng.random() < arguments.hangs else signal.SIGKILL
+            hangs += how == signal.SIGSTOP
             known = {rank: run.process_id(rank) for rank in victims}
             for rank in victims:
                 try:
-                    os.kill(known[rank], signal.SIGKILL)
+                    os.kill(known[rank], how)
                 except (ProcessLookupError, TypeError):
                     pass
             done += 1
@@ -206,7 +210,7 @@ def random_kills(arguments, ranks, folder, kills, seed):
         os.killpg(run.process.pid, signal.SIGKILL)
         raise
     code = run.end()
-    name = f"{ranks} ranks, {arguments.model}, seed {seed}, {done} random kills"
+    name = f"{ranks} ranks, {arguments.model}, seed {seed}, {done} random kills, {hangs} of them hangs"
     if code != 0 or done < kills:
         raise SystemExit(f"{name}: exit code {code}\n{run.text()}")
     compare(name, run, undisturbed)
@@ -226,6 +230,7 @@ def main():
     parser.add_argument("--some", nargs="*", help="only these phases")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--hangs", type=float, default=0, help="the share of victims that hang")
     parser.add_argument("--model", default="net")
     parser.add_argument("--steps-between", type=int, default=20)
     parser.add_argument("--slow-ms", type=int, default=2)
