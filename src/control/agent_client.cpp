@@ -45,6 +45,11 @@ Integer required_number(const Environment& environment, const char* name) {
 std::unique_ptr<AgentClient> AgentClient::from_environment(const Environment& environment) {
   const auto path = environment.get("LOCKSTEP_AGENT");
   if (!path || path->empty()) return nullptr;
+  if (environment.get("LOCKSTEP_SPARE") == "1") {
+    return std::make_unique<AgentClient>(Options{
+        .socket_path = *path,
+        .hello = {.pid = ::getpid(), .program = program_invocation_short_name, .spare = true}});
+  }
   return std::make_unique<AgentClient>(
       Options{.socket_path = *path,
               .hello = {.pid = ::getpid(),
@@ -173,6 +178,13 @@ std::optional<NewWorld> AgentClient::await_world(std::uint64_t least_epoch, mill
   return new_world_;
 }
 
+std::optional<TakePlace> AgentClient::await_place(milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, limit, [&] { return place_ || stop_requested() || !problem_.empty(); });
+  if (stop_requested()) return std::nullopt;
+  return place_;
+}
+
 std::optional<NewWorld> AgentClient::new_world() const {
   const std::lock_guard lock(mutex_);
   return new_world_;
@@ -288,6 +300,8 @@ void AgentClient::handle(const MessageToWorker& message) {
     handle_revoke(*revoke);
   } else if (const auto* world = std::get_if<NewWorld>(&message)) {
     handle_new_world(*world);
+  } else if (const auto* take = std::get_if<TakePlace>(&message)) {
+    handle_take_place(*take);
   } else if (welcomed()) {
     next_beat_ = Clock::now();  // a ping
   }
@@ -329,6 +343,14 @@ void AgentClient::handle_new_world(const NewWorld& world) {
   }
   changed_.notify_all();
   if (callback) callback(world);
+}
+
+void AgentClient::handle_take_place(const TakePlace& take) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!place_) place_ = take;
+  }
+  changed_.notify_all();
 }
 
 void AgentClient::send(const MessageFromWorker& message) {

@@ -35,7 +35,8 @@ class AgentClient {
   };
 
   /// Null unless LOCKSTEP_AGENT is set. Throws InvalidArgument if RANK, LOCKSTEP_SLOT or
-  /// LOCKSTEP_EPOCH, which come with it, are missing or no numbers.
+  /// LOCKSTEP_EPOCH, which come with it, are missing or no numbers. With LOCKSTEP_SPARE=1 they do
+  /// not: see await_place().
   static std::unique_ptr<AgentClient> from_environment(const Environment& environment);
 
   explicit AgentClient(Options options);
@@ -91,6 +92,10 @@ class AgentClient {
   /// program to stop.
   std::optional<NewWorld> await_world(std::uint64_t least_epoch, std::chrono::milliseconds limit);
 
+  /// For a spare: waits until the agent gives it a dead worker's place; std::nullopt at the limit,
+  /// or when none can come any more: the agent is gone, or wants the program to stop.
+  std::optional<TakePlace> await_place(std::chrono::milliseconds limit);
+
   /// The latest membership that the agent announced, if it has.
   std::optional<NewWorld> new_world() const;
 
@@ -116,6 +121,7 @@ class AgentClient {
   void handle_stop(const StopWorker& stop);
   void handle_revoke(const RevokeWorld& revoke);
   void handle_new_world(const NewWorld& world);
+  void handle_take_place(const TakePlace& take);
   void post(MessageFromWorker message);
   bool is_revoked() const;
   void send(const MessageFromWorker& message);
@@ -147,6 +153,7 @@ class AgentClient {
   std::function<void()> on_stop_;
   std::optional<RevokeWorld> revoked_;
   std::function<void(const RevokeWorld&)> on_revoke_;
+  std::optional<TakePlace> place_;
   std::optional<NewWorld> new_world_;
   std::function<void(const NewWorld&)> on_new_world_;
   std::condition_variable changed_;  // a membership, a stop, or the end

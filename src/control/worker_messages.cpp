@@ -49,6 +49,18 @@ class Fields {
   }
   // Of a field that not every version has.
   bool flag_if_said(const char* name) const { return object_.contains(name) && flag(name); }
+  std::map<std::string, std::string, std::less<>> texts(const char* name) const {
+    const Json& value = get(name);
+    if (!value.is_object()) throw InvalidArgument(concat("the field '", name, "' is no object"));
+    std::map<std::string, std::string, std::less<>> result;
+    for (const auto& [key, each] : value.items()) {
+      if (!each.is_string()) {
+        throw InvalidArgument(concat("the field '", name, "' holds something that is no text"));
+      }
+      result.emplace(key, each.get<std::string>());
+    }
+    return result;
+  }
   std::vector<int> numbers(const char* name) const {
     const Json& value = get(name);
     if (!value.is_array()) throw InvalidArgument(concat("the field '", name, "' is no list"));
@@ -89,7 +101,8 @@ Json fields_of(const WorkerHello& hello) {
           {"rank", hello.rank},
           {"slot", hello.slot},
           {"epoch", hello.epoch},
-          {"program", hello.program}};
+          {"program", hello.program},
+          {"spare", hello.spare}};
 }
 
 Json fields_of(const WorkerHeartbeat& beat) {
@@ -155,6 +168,10 @@ Json fields_of(const NewWorld& world) {
           {"replaced_slots", world.replaced_slots}};
 }
 
+Json fields_of(const TakePlace& take) {
+  return {{"kind", "take_place"}, {"variables", take.variables}};
+}
+
 Json fields_of(const PingWorker&) {
   return {{"kind", "ping"}};
 }
@@ -198,7 +215,8 @@ MessageFromWorker decode_from_worker(std::string_view text) {
                        .rank = fields.number("rank"),
                        .slot = fields.number("slot"),
                        .epoch = fields.epoch(),
-                       .program = fields.text("program")};
+                       .program = fields.text("program"),
+                       .spare = fields.flag_if_said("spare")};
   }
   if (kind == "heartbeat") {
     return WorkerHeartbeat{.step = fields.integer("step", -kMaxInt64, kMaxInt64),
@@ -239,6 +257,7 @@ MessageToWorker decode_to_worker(std::string_view text) {
                        .lost_ranks = fields.numbers("lost_ranks")};
   }
   if (kind == "new_world") return new_world_of(fields);
+  if (kind == "take_place") return TakePlace{.variables = fields.texts("variables")};
   if (kind == "ping") return PingWorker{};
   throw InvalidArgument("an agent's message is of a kind that is not known");
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,7 +16,7 @@ namespace lockstep {
 /// those that a later version added.
 ///
 /// Version 2 added recovery in place: WorkerRecovers, WorkerRejected and RevokeWorld, which are not
-/// sent to who speaks version 1.
+/// sent to who speaks version 1. TakePlace goes to who has said that it is a spare.
 
 inline constexpr int kOldestWorkerProtocol = 1;
 inline constexpr int kNewestWorkerProtocol = 2;
@@ -35,6 +36,7 @@ struct WorkerHello {
   int slot = 0;
   std::uint64_t epoch = 0;
   std::string program;  // for people
+  bool spare = false;   // it has no place yet (rank, slot and epoch mean nothing) and waits for one
 
   bool operator==(const WorkerHello&) const = default;
 };
@@ -135,6 +137,15 @@ struct NewWorld {
   bool operator==(const NewWorld&) const = default;
 };
 
+/// To a spare: it takes the place of a worker that died, among others that have lived on. It comes
+/// once; from then on it is that worker.
+struct TakePlace {
+  /// What the environment of a process that is started in this place has, beyond the spare's own.
+  std::map<std::string, std::string, std::less<>> variables;
+
+  bool operator==(const TakePlace&) const = default;
+};
+
 /// Asks for a heartbeat now.
 struct PingWorker {
   bool operator==(const PingWorker&) const = default;
@@ -142,8 +153,8 @@ struct PingWorker {
 
 using MessageFromWorker = std::variant<WorkerHello, WorkerHeartbeat, WorkerLostPeers, WorkerLeaving,
                                        WorkerRecovers, WorkerRejected>;
-using MessageToWorker =
-    std::variant<WorkerWelcome, WorkerRefused, StopWorker, RevokeWorld, NewWorld, PingWorker>;
+using MessageToWorker = std::variant<WorkerWelcome, WorkerRefused, StopWorker, RevokeWorld,
+                                     NewWorld, TakePlace, PingWorker>;
 
 /// JSON text; bytes that are not UTF-8 are replaced.
 std::string encode_from_worker(const MessageFromWorker& message);

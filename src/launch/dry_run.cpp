@@ -104,8 +104,12 @@ std::string describe_plan(const JobPlan& plan) {
 
   std::string text = concat(
       "job ", terms.run_id, ": ", terms.max_nodes, terms.max_nodes == 1 ? " node, " : " nodes, ",
-      plan.workers, plan.workers == 1 ? " worker" : " workers", " on this one, up to ",
-      terms.max_restarts, terms.max_restarts == 1 ? " restart" : " restarts", "\n");
+      plan.workers, plan.workers == 1 ? " worker" : " workers",
+      plan.options.spares == 0   ? ""
+      : plan.options.spares == 1 ? " and a spare"
+                                 : concat(" and ", plan.options.spares, " spares"),
+      " on this one, up to ", terms.max_restarts,
+      terms.max_restarts == 1 ? " restart" : " restarts", "\n");
   text += describe_meeting(plan);
   text += concat("node ", self, ": ", plan.host, " (", plan.agent.self.address, ")\n");
   text += concat("store: ", describe_store(plan, place), "\n");

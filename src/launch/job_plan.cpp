@@ -114,6 +114,29 @@ void place_among_nodes(JobPlan& plan) {
   }
 }
 
+// A spare is started before it is known whose place it will take.
+void check_spares(const JobPlan& plan) {
+  const RunOptions& options = plan.options;
+  if (options.spares == 0) return;
+  const auto refuse = [&](const std::string& reason) {
+    throw InvalidArgument(concat("--spares is ", options.spares, ", but ", reason));
+  };
+  if (plan.agent.terms.max_replacements == 0) {
+    refuse(options.recovery == RecoveryMode::restart
+               ? "with --recovery restart no worker's place is taken by another"
+           : options.max_replacements == 0
+               ? "with --max-replacements 0 no worker's place is taken by another"
+               : "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 no worker's place is taken by another");
+  }
+  if (options.virtual_local_rank) {
+    refuse("with --virtual-local-rank each worker sees one device only, from its start on");
+  }
+  if (options.numa_binding) refuse("with --numa-binding each worker has its own processors");
+  if (plan.workers > 1 && plan.command.argv(0) != plan.command.argv(1)) {
+    refuse("the program's arguments name the local rank, which a spare does not know");
+  }
+}
+
 }  // namespace
 
 std::string resolve_host(const std::string& host, const std::string& option) {
@@ -182,6 +205,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
     plan.cpus =
         bind_ranks(*options.numa_binding, plan.workers, find_gpus(environment).gpus, CpuTopology());
   }
+  check_spares(plan);
   return plan;
 }
 

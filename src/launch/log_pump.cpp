@@ -73,6 +73,7 @@ class LogPump::Reader {
   // The rest runs on the thread.
 
   void add(std::uint64_t id, UniqueFd input, StreamOptions options, std::shared_ptr<LineTail> tail);
+  void redirect(std::uint64_t id, StreamOptions options);
   void drain(std::uint64_t id);
   void remove(std::uint64_t id);
   void print(int fd, const std::string& text);
@@ -91,6 +92,7 @@ class LogPump::Reader {
   milliseconds longest_sleep() const;
   Console* console_for(int fd);
   std::shared_ptr<LogFile> open_file(const std::string& path, std::uintmax_t max_bytes);
+  PumpedStream::Outlets outlets_of(const StreamOptions& wanted);
 
   LogPumpOptions options_;
   UniqueFd epoll_;
@@ -210,23 +212,33 @@ void LogPump::Reader::add(std::uint64_t id, UniqueFd input, StreamOptions option
                             .input = std::move(input),
                             .options = std::move(options),
                             .tail = std::move(tail),
-                            .file = nullptr,
-                            .filtered = nullptr,
-                            .console = nullptr};
-  const StreamOptions& wanted = parts.options;
-  if (wanted.console) parts.console = console_for(wanted.console_fd);
-  if (!wanted.file.empty()) parts.file = open_file(wanted.file, wanted.max_bytes);
-  if (!wanted.filtered_file.empty() && !wanted.needles.empty()) {
-    std::erase_if(filtered_, [](const auto& entry) { return entry.second.expired(); });
-    parts.filtered = filtered_[wanted.filtered_file].lock();
-    if (!parts.filtered) {
-      parts.filtered = open_file(wanted.filtered_file, 0);
-      filtered_[wanted.filtered_file] = parts.filtered;
-    }
-  }
+                            .outlets = {}};
+  parts.outlets = outlets_of(parts.options);
   const int fd = parts.input.get();
   streams_.emplace(id, PumpedStream(std::move(parts)));
   watch(fd, EPOLL_CTL_ADD, EPOLLIN);
+}
+
+PumpedStream::Outlets LogPump::Reader::outlets_of(const StreamOptions& wanted) {
+  PumpedStream::Outlets outlets;
+  if (wanted.console) outlets.console = console_for(wanted.console_fd);
+  if (!wanted.file.empty()) outlets.file = open_file(wanted.file, wanted.max_bytes);
+  if (!wanted.filtered_file.empty() && !wanted.needles.empty()) {
+    std::erase_if(filtered_, [](const auto& entry) { return entry.second.expired(); });
+    outlets.filtered = filtered_[wanted.filtered_file].lock();
+    if (!outlets.filtered) {
+      outlets.filtered = open_file(wanted.filtered_file, 0);
+      filtered_[wanted.filtered_file] = outlets.filtered;
+    }
+  }
+  return outlets;
+}
+
+void LogPump::Reader::redirect(std::uint64_t id, StreamOptions options) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  PumpedStream::Outlets outlets = outlets_of(options);
+  found->second.redirect(std::move(options), std::move(outlets));
 }
 
 void LogPump::Reader::drain(std::uint64_t id) {
@@ -300,6 +312,11 @@ UniqueFd LogPump::open(std::uint64_t stream, StreamOptions options) {
     reader_->add(stream, std::move(*input), options, tail);
   });
   return std::move(ends.workers);
+}
+
+void LogPump::redirect(std::uint64_t stream, StreamOptions options) {
+  reader_->post(
+      [this, stream, options = std::move(options)] { reader_->redirect(stream, options); });
 }
 
 std::shared_ptr<LineTail> LogPump::tail_of(std::uint64_t stream) {

@@ -27,7 +27,8 @@ struct StreamOptions {
   std::string filtered_file;         // with the prefix; streams may share one
   std::uintmax_t max_bytes = 0;      // rotate `file` beyond this; 0: never
   bool keep_tail = true;             // for tail()
-  bool terminal = false;  // give the worker a pseudo terminal, so that isatty() stays true in it
+  bool terminal = false;   // give the worker a pseudo terminal, so that isatty() stays true in it
+  bool held_back = false;  // until redirect() says where it goes; the last 64 KiB are kept
 };
 
 struct LogPumpOptions {
@@ -65,6 +66,10 @@ class LogPump {
   /// its copy: the stream ends when nobody holds it open. An earlier stream of this number is
   /// closed. Throws SystemError when no pipe can be made.
   UniqueFd open(std::uint64_t stream, StreamOptions options);
+
+  /// From now on the stream goes there; so does what was held back of it. Whether it is a terminal,
+  /// and whether it has a tail, stays as it was.
+  void redirect(std::uint64_t stream, StreamOptions options);
 
   /// The stream's last 20 lines, oldest first. What the worker wrote before this call is among
   /// them, unless the file system makes the pump wait for more than a second, or did so within the

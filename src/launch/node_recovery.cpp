@@ -31,6 +31,25 @@ void NodeShell::on_recovers(int slot, const WorkerRecovers& recovers) {
       local_rank_of(slot),
       {.epoch = recovers.epoch, .rank = slot, .step = recovers.step, .able = recovers.able},
       monotonic_now()));
+  fill_spares();
+}
+
+// Not before all workers of this node have begun to train, at the start and after a recovery: the
+// processors are theirs until then, and a program that cannot be carried over needs no spare.
+void NodeShell::fill_spares() {
+  if (plan_.options.spares == 0 || agent_->phase() != NodePhase::running) return;
+  for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) {
+    const WorkerState* state = hub_.state(membership_.self().first_rank + local_rank);
+    if (state == nullptr || !state->recovers || state->recovers->epoch != agent_->epoch()) return;
+  }
+  spares_.fill(membership_);
+  watch_keeper();
+}
+
+std::optional<SlotPlace> NodeShell::place_of(pid_t pid) const {
+  if (const auto place = workers_.place_of(pid)) return place;
+  if (const auto spare = spares_.number_of(pid)) return SlotPlace{.spare = spare};
+  return std::nullopt;
 }
 
 void NodeShell::on_rejected(int slot, const WorkerRejected& rejected) {

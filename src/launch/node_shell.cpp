@@ -33,8 +33,14 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
                     pump.print(STDERR_FILENO, concat("lockstep: store: ", text, "\n"));
                   }}),
       forwarder_(services.loop, forwarder_callbacks()),
+      spares_(plan, {services.loop, services.keeper, services.pump, services.events,
+                     services.directory.socket_path(), services.directory.path(),
+                     [this](const std::string& text) { note(text); }}),
       workers_(plan, {services.keeper, services.pump, services.layout, services.events,
-                      services.directory.socket_path(), services.directory.path()}),
+                      services.directory.socket_path(), services.directory.path(), spares_,
+                      [this](int spare, const SlotPlace& place, const TakePlace& take) {
+                        return hub_.give_place(spare, place, take);
+                      }}),
       hub_(services.loop,
            {.socket_path = services.directory.socket_path(),
             .replaces = plan.agent.terms.max_replacements > 0},
@@ -158,7 +164,7 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
     services_.events.write(
         {.kind = kind, .epoch = agent_->epoch(), .slot = slot, .fields = std::move(fields)});
   };
-  return {.place_of = [this](pid_t pid) { return workers_.place_of(pid); },
+  return {.place_of = [this](pid_t pid) { return place_of(pid); },
           .on_hello =
               [event](int slot, const WorkerHello& hello) {
                 event("worker_hello", slot, {{"program", hello.program}});
@@ -176,6 +182,7 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
               },
           .on_recovers = [this](int slot, const WorkerRecovers& told) { on_recovers(slot, told); },
           .on_rejected = [this](int slot, const WorkerRejected& told) { on_rejected(slot, told); },
+          .on_spare = [this](int spare) { spares_.set_ready(spare); },
           .on_gone = [](int, const std::string&) {},
           .on_refused = [this](const std::string& reason) { note(reason); }};
 }
@@ -221,7 +228,9 @@ void NodeShell::carry_out(const StartWorkers& start) {
                   {"restart_count", std::int64_t{start.membership.restart_count}}}});
   membership_ = start.membership;
   attempt([&] { workers_.start(start); });
-  if (!start.replaced.empty()) announce_world(start);
+  if (start.replaced.empty()) return;
+  announce_world(start);
+  if (workers_.all_started()) write_job(membership_);  // with spares nothing more is heard of it
 }
 
 void NodeShell::carry_out(const SignalWorkers& signal) {
@@ -234,10 +243,12 @@ void NodeShell::carry_out(const SignalWorkers& signal) {
                   std::chrono::duration_cast<std::chrono::milliseconds>(plan_.agent.grace));
   }
   workers_.signal(signal.signal);
+  spares_.stop();
 }
 
 void NodeShell::carry_out(const EndLeftovers& end) {
   services_.loop.cancel(leftovers_poll_);
+  spares_.stop();
   if (end.gently && !keeper_lost_) return await_leftovers();
   if (!keeper_lost_) return services_.keeper.kill_leftovers(++leftovers_request_);
   kill_all_descendants(std::chrono::seconds(5));
@@ -290,6 +301,7 @@ void NodeShell::post(std::function<void()> call) {
 void NodeShell::on_keeper() {
   for (const KeeperEvent& event : services_.keeper.read()) {
     const Time now = monotonic_now();
+    if (spares_.on(event)) continue;
     if (std::holds_alternative<WorkerStarted>(event)) {
       workers_.on(event);
       if (workers_.all_started()) write_job(membership_);
@@ -306,6 +318,7 @@ void NodeShell::on_keeper() {
       // share.
       if (!plan_.agent.terms.local_store) store_.close();
       forwarder_.close();
+      spares_.forget();
       perform(agent_->on_all_gone(now));
     } else if (const auto* stuck = std::get_if<StuckProcesses>(&event)) {
       perform(agent_->on_stuck(describe_stuck(*stuck), now));
@@ -343,6 +356,7 @@ void NodeShell::note_failure(const WorkerEnd& end) {
 // The kernel has killed the workers with it; nobody is left to say so.
 void NodeShell::on_keeper_lost(const std::string& how) {
   keeper_lost_ = true;
+  spares_.stop();
   services_.loop.unwatch(services_.keeper.fd());
   const Time now = monotonic_now();
   perform(agent_->on_broken(concat("the process that keeps the workers ended: ", how), now));

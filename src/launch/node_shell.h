@@ -16,6 +16,7 @@
 #include "launch/log_pump.h"
 #include "launch/node_store.h"
 #include "launch/run_directory.h"
+#include "launch/spare_pool.h"
 #include "launch/stack_desk.h"
 #include "launch/stop_signals.h"
 #include "launch/store_forwarder.h"
@@ -71,6 +72,8 @@ class NodeShell {
   void announce_world(const StartWorkers& start);
   void on_recovers(int slot, const WorkerRecovers& recovers);
   void on_rejected(int slot, const WorkerRejected& rejected);
+  std::optional<SlotPlace> place_of(pid_t pid) const;
+  void fill_spares();
   std::string progress_of(int slot) const;
   int local_rank_of(int slot) const { return slot - membership_.self().first_rank; }
   /// Finds workers that give no sign of life, and ends them.
@@ -96,6 +99,7 @@ class NodeShell {
   std::unique_ptr<CoordinatorLink> link_;
   NodeStore store_;
   StoreForwarder forwarder_;
+  SparePool spares_;
   WorkerGroup workers_;
   WorkerHub hub_;
   StackDesk stack_desk_;

@@ -97,6 +97,7 @@ struct RunOptions {
   StoreMode store = StoreMode::shared;
   RecoveryMode recovery = RecoveryMode::in_place;
   int max_replacements = 100;
+  int spares = 0;                                                     // on this node
   std::chrono::milliseconds hang_timeout = std::chrono::seconds(60);  // 0: none
   std::optional<std::string> prefix;            // template of every console line of a worker
   std::optional<std::string> tee_prefix;        // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: tee only

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "lockstep/error.h"
 
@@ -30,8 +31,8 @@ void Console::say_what_was_missed() {
 }
 
 bool PumpedStream::must_wait() const {
-  if (parts_.console == nullptr || !parts_.console->sink.full()) return false;
-  return parts_.file == nullptr || !parts_.console->sink.stalled();
+  if (parts_.outlets.console == nullptr || !parts_.outlets.console->sink.full()) return false;
+  return parts_.outlets.file == nullptr || !parts_.outlets.console->sink.stalled();
 }
 
 bool PumpedStream::read_once() {
@@ -54,11 +55,26 @@ void PumpedStream::drain() {
   }
 }
 
+void PumpedStream::redirect(StreamOptions options, Outlets outlets) {
+  const bool is_over = ended();  // and its last words may be among those that were held back
+  options.terminal = parts_.options.terminal;
+  parts_.options = std::move(options);
+  parts_.outlets = std::move(outlets);
+  put_out(std::exchange(held_back_, ""));
+  if (is_over) finish();
+}
+
 void PumpedStream::take(std::string_view text) {
-  if (parts_.file) parts_.file->write(text);
   if (parts_.tail) parts_.tail->add(text);
-  if (parts_.filtered) filter(text);
-  if (parts_.console != nullptr) hold_or_show(text);
+  if (!parts_.options.held_back) return put_out(text);
+  held_back_ += text;
+  if (held_back_.size() > kLongestHeld) held_back_.erase(0, held_back_.size() - kLongestHeld);
+}
+
+void PumpedStream::put_out(std::string_view text) {
+  if (parts_.outlets.file) parts_.outlets.file->write(text);
+  if (parts_.outlets.filtered) filter(text);
+  if (parts_.outlets.console != nullptr) hold_or_show(text);
 }
 
 void PumpedStream::filter(std::string_view text) {
@@ -75,7 +91,7 @@ void PumpedStream::filter_line(std::string_view line) {
   const bool wanted = std::ranges::any_of(parts_.options.needles, [&](const std::string& needle) {
     return line.find(needle) != std::string_view::npos;
   });
-  if (wanted) parts_.filtered->write(concat(prefix(/*colour=*/false), line, "\n"));
+  if (wanted) parts_.outlets.filtered->write(concat(prefix(/*colour=*/false), line, "\n"));
 }
 
 void PumpedStream::hold_or_show(std::string_view text) {
@@ -92,9 +108,9 @@ void PumpedStream::hold_or_show(std::string_view text) {
 }
 
 PumpedStream::Clock::time_point PumpedStream::show_at(std::chrono::milliseconds hold) const {
-  if (held_.empty() || parts_.console == nullptr) return Clock::time_point::max();
+  if (held_.empty() || parts_.outlets.console == nullptr) return Clock::time_point::max();
   // Nobody watches a file as closely as a terminal, and a line is whole more often after a while.
-  return held_since_ + (parts_.console->is_terminal ? hold : kPatienceWithFiles * hold);
+  return held_since_ + (parts_.outlets.console->is_terminal ? hold : kPatienceWithFiles * hold);
 }
 
 void PumpedStream::show_held() {
@@ -104,8 +120,8 @@ void PumpedStream::show_held() {
 
 void PumpedStream::show(std::string_view text) {
   if (text.empty()) return;
-  Console& console = *parts_.console;
-  if (console.sink.full() && console.sink.stalled() && parts_.file) {
+  Console& console = *parts_.outlets.console;
+  if (console.sink.full() && console.sink.stalled() && parts_.outlets.file) {
     console.missed += static_cast<std::uint64_t>(std::ranges::count(text, '\n'));
     return;
   }
@@ -126,20 +142,20 @@ ConsoleLines::Prefix PumpedStream::console_prefix() const {
 }
 
 void PumpedStream::finish() {
-  if (parts_.filtered && !unfiltered_.empty()) {
+  if (parts_.outlets.filtered && !unfiltered_.empty()) {
     filter_line(unfiltered_);
     unfiltered_.clear();
   }
-  if (parts_.console != nullptr) {
+  if (parts_.outlets.console != nullptr) {
     show_held();
     std::string out;
-    parts_.console->lines.end(parts_.id, console_prefix(), out);
-    parts_.console->sink.push(out);
-    parts_.console = nullptr;
+    parts_.outlets.console->lines.end(parts_.id, console_prefix(), out);
+    parts_.outlets.console->sink.push(out);
+    parts_.outlets.console = nullptr;
   }
   parts_.input.reset();
-  parts_.file.reset();
-  parts_.filtered.reset();
+  parts_.outlets.file.reset();
+  parts_.outlets.filtered.reset();
 }
 
 }  // namespace lockstep

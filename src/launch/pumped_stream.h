@@ -33,21 +33,25 @@ class PumpedStream {
  public:
   using Clock = std::chrono::steady_clock;
 
+  /// Where its text goes. All may be null.
+  struct Outlets {
+    std::shared_ptr<LogFile> file;
+    std::shared_ptr<LogFile> filtered;
+    Console* console = nullptr;
+  };
   struct Parts {
     std::uint64_t id = 0;
     UniqueFd input;
     StreamOptions options;
-    std::shared_ptr<LineTail> tail;     // may be null
-    std::shared_ptr<LogFile> file;      // may be null
-    std::shared_ptr<LogFile> filtered;  // may be null
-    Console* console = nullptr;         // may be null
+    std::shared_ptr<LineTail> tail;  // may be null
+    Outlets outlets;
   };
 
   explicit PumpedStream(Parts parts) : parts_(std::move(parts)) {}
 
   int fd() const { return parts_.input.get(); }
   const StreamOptions& options() const { return parts_.options; }
-  Console* console() const { return parts_.console; }
+  Console* console() const { return parts_.outlets.console; }
   bool ended() const { return !parts_.input; }
 
   /// The console takes no more, and its stream must wait for it: it has no file, or the console may
@@ -59,6 +63,9 @@ class PumpedStream {
 
   /// Reads what is there.
   void drain();
+
+  /// What was held back goes there, and all that comes.
+  void redirect(StreamOptions options, Outlets outlets);
 
   /// When held text must be shown; Clock::time_point::max() if none is held.
   Clock::time_point show_at(std::chrono::milliseconds hold) const;
@@ -72,6 +79,7 @@ class PumpedStream {
 
  private:
   void take(std::string_view text);
+  void put_out(std::string_view text);
   void filter(std::string_view text);
   void filter_line(std::string_view line);
   void hold_or_show(std::string_view text);
@@ -83,6 +91,7 @@ class PumpedStream {
   std::string held_;  // for the console: text since the last newline
   Clock::time_point held_since_;
   std::string unfiltered_;  // likewise for the filter
+  std::string held_back_;   // while nobody has said where it goes
 };
 
 }  // namespace lockstep

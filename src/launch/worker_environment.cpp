@@ -62,6 +62,15 @@ void set_ours(Environment::Variables& variables, const Placement& placement) {
   set_or_erase("LOCKSTEP_AGENT", placement.agent_socket);
   set_or_erase("LOCKSTEP_RUN_DIR", placement.run_dir);
   set_or_erase("LOCKSTEP_JOINS", placement.joins ? "1" : "");
+  set_or_erase("LOCKSTEP_SPARE", placement.spare ? "1" : "");
+}
+
+void erase_place(Environment::Variables& variables) {
+  for (const char* name :
+       {"RANK", "LOCAL_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE",
+        "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "LOCKSTEP_JOINS"}) {
+    variables.erase(name);
+  }
 }
 
 }  // namespace
@@ -80,6 +89,7 @@ Environment::Variables worker_environment(const Environment& launcher, const Run
     variables.insert_or_assign("LOCAL_RANK", "0");
     variables[kDevices] = visible_device(launcher, placement.local_rank);
   }
+  if (placement.spare) erase_place(variables);
   return variables;
 }
 

@@ -31,13 +31,15 @@ struct Placement {
   std::uint64_t epoch = 1;
   int slot = 0;
   bool joins = false;        // takes a dead worker's place among others that have lived on
+  bool spare = false;        // has no place yet: what a place decides is left out
   std::string agent_socket;  // empty: there is none
   std::string run_dir;       // empty: there is none
 };
 
 /// The whole environment of a worker: the launcher's own, torchrun's variables, and
 /// LOCKSTEP_AGENT, LOCKSTEP_EPOCH, LOCKSTEP_SLOT and LOCKSTEP_RUN_DIR, and LOCKSTEP_JOINS=1 for one
-/// that joins others at work. Variables whose names begin with LOCKSTEP_SECRET are left out.
+/// that joins others at work. Variables whose names begin with LOCKSTEP_SECRET are left out. A
+/// spare has LOCKSTEP_SPARE=1, and nothing that names its rank, its epoch or where the store is.
 ///
 /// Throws InvalidArgument under --virtual-local-rank when CUDA_VISIBLE_DEVICES has no entry for the
 /// local rank.

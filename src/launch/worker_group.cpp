@@ -24,7 +24,7 @@ void WorkerGroup::start(const StartWorkers& start) {
       const int local_rank = rank - start.membership.self().first_rank;
       if (local_rank < 0 || local_rank >= plan_.workers) continue;
       end_what_is_left_of(local_rank);
-      start_one(start, local_rank);
+      if (!take_spare(start, local_rank)) start_one(start, local_rank);
     }
     return;
   }
@@ -33,51 +33,89 @@ void WorkerGroup::start(const StartWorkers& start) {
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) start_one(start, local_rank);
 }
 
-void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
+WorkerGroup::Prepared WorkerGroup::prepare(const StartWorkers& start, int local_rank) const {
   Placement placement = place_worker(plan_, start, local_rank);
   const WorkerLogs logs =
       services_.layout.prepare_worker({.rank = placement.rank, .local_rank = local_rank});
   placement.error_file = logs.error_file;
   placement.agent_socket = services_.agent_socket;
   placement.run_dir = services_.run_directory;
+  return {placement, logs,
+          Worker{.epoch = placement.epoch,
+                 .rank = placement.rank,
+                 .local_rank = local_rank,
+                 .restart_count = placement.restart_count,
+                 .node_rank = placement.group_rank,
+                 .joins = placement.joins,
+                 .error_file = logs.error_file}};
+}
 
-  Worker worker{.epoch = placement.epoch,
-                .rank = placement.rank,
-                .local_rank = local_rank,
-                .restart_count = placement.restart_count,
-                .node_rank = placement.group_rank,
-                .joins = placement.joins,
-                .error_file = logs.error_file};
+void WorkerGroup::start_one(const StartWorkers& start, int local_rank) {
+  Prepared prepared = prepare(start, local_rank);
   WorkerSpec spec{.argv = plan_.command.argv(local_rank), .environment = {}};
-  for (const auto& [name, value] : variables_of_worker(plan_, placement)) {
+  for (const auto& [name, value] : variables_of_worker(plan_, prepared.placement)) {
     spec.environment.emplace(name, value);
   }
   if (!plan_.cpus.empty()) {
     const CpuSet& cpus = plan_.cpus[static_cast<std::size_t>(local_rank)];
     spec.cpus.assign(cpus.begin(), cpus.end());
   }
-  const UniqueFd out = connect(OutputStream::out, placement, logs, worker);
-  const UniqueFd err = connect(OutputStream::err, placement, logs, worker);
+  const UniqueFd out = connect(OutputStream::out, prepared);
+  const UniqueFd err = connect(OutputStream::err, prepared);
   spec.stdout_fd = out.get();
   spec.stderr_fd = err.get();
 
   const std::uint64_t id = ++last_id_;
   services_.keeper.start(id, spec);
-  workers_.emplace(id, std::move(worker));
+  workers_.emplace(id, std::move(prepared.worker));
+}
+
+// It runs already: it hears what a new process would find in its environment, and what it has
+// written so far belongs to the worker that it becomes.
+bool WorkerGroup::take_spare(const StartWorkers& start, int local_rank) {
+  while (const auto spare = services_.spares.take()) {
+    Prepared prepared = prepare(start, local_rank);
+    TakePlace take;
+    for (const auto& [name, value] : variables_of_worker(plan_, prepared.placement)) {
+      if (plan_.environment.get(name) != value) take.variables.emplace(name, value);
+    }
+    Worker& worker = prepared.worker;
+    if (!services_.give_place(spare->number, {.slot = worker.rank, .epoch = worker.epoch}, take)) {
+      services_.spares.discard(*spare);
+      continue;
+    }
+    const OutputPlan out = output_of(OutputStream::out, prepared);
+    const OutputPlan err = output_of(OutputStream::err, prepared);
+    services_.pump.redirect(spare->stdout_stream, out.stream);
+    services_.pump.redirect(spare->stderr_stream, err.stream);
+    worker.stdout_stream = spare->stdout_stream;
+    worker.stderr_stream = spare->stderr_stream;
+    worker.stderr_log = err.stream.file;
+    worker.pid = spare->pid;
+    note_start(worker, /*was_spare=*/true);
+    workers_.emplace(spare->id, std::move(worker));
+    return true;
+  }
+  return false;
+}
+
+OutputPlan WorkerGroup::output_of(OutputStream stream, const Prepared& prepared) const {
+  const Placement& placement = prepared.placement;
+  return plan_output(stream, plan_.options, prepared.logs,
+                     {.role_name = placement.role_name,
+                      .rank = placement.rank,
+                      .local_rank = placement.local_rank,
+                      .node_rank = placement.group_rank,
+                      .host = plan_.host,
+                      .epoch = placement.epoch,
+                      .restart_count = placement.restart_count},
+                     plan_.environment);
 }
 
 // What the worker writes to; none: it gets the launcher's own.
-UniqueFd WorkerGroup::connect(OutputStream stream, const Placement& placement,
-                              const WorkerLogs& logs, Worker& worker) {
-  const OutputPlan output = plan_output(stream, plan_.options, logs,
-                                        {.role_name = placement.role_name,
-                                         .rank = placement.rank,
-                                         .local_rank = placement.local_rank,
-                                         .node_rank = placement.group_rank,
-                                         .host = plan_.host,
-                                         .epoch = placement.epoch,
-                                         .restart_count = placement.restart_count},
-                                        plan_.environment);
+UniqueFd WorkerGroup::connect(OutputStream stream, Prepared& prepared) {
+  const OutputPlan output = output_of(stream, prepared);
+  Worker& worker = prepared.worker;
   const bool is_error = stream == OutputStream::err;
   if (is_error) worker.stderr_log = output.stream.file;
   switch (output.kind) {
@@ -93,6 +131,15 @@ UniqueFd WorkerGroup::connect(OutputStream stream, const Placement& placement,
   const std::uint64_t id = ++last_stream_;
   (is_error ? worker.stderr_stream : worker.stdout_stream) = id;
   return services_.pump.open(id, output.stream);
+}
+
+void WorkerGroup::note_start(const Worker& worker, bool was_spare) {
+  services_.events.write({.kind = "worker_start",
+                          .epoch = worker.epoch,
+                          .slot = worker.rank,
+                          .fields = {{"pid", std::int64_t{worker.pid}},
+                                     {"local_rank", std::int64_t{worker.local_rank}},
+                                     {"spare", was_spare}}});
 }
 
 // What it has started may hold the devices and ports that its successor needs. It is in the session
@@ -137,11 +184,7 @@ std::optional<WorkerEnd> WorkerGroup::on(const KeeperEvent& event) {
     if (found == workers_.end()) return std::nullopt;
     Worker& worker = found->second;
     worker.pid = started->pid;
-    services_.events.write({.kind = "worker_start",
-                            .epoch = worker.epoch,
-                            .slot = worker.rank,
-                            .fields = {{"pid", std::int64_t{worker.pid}},
-                                       {"local_rank", std::int64_t{worker.local_rank}}}});
+    note_start(worker, /*was_spare=*/false);
     return std::nullopt;
   }
   if (const auto* refused = std::get_if<WorkerStartFailed>(&event)) {

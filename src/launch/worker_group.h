@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "launch/log_layout.h"
 #include "launch/log_pump.h"
 #include "launch/output_plan.h"
+#include "launch/spare_pool.h"
 #include "launch/worker_environment.h"
 #include "launch/worker_hub.h"
 
@@ -31,6 +33,9 @@ class WorkerGroup {
     EventLog& events;
     std::string agent_socket;  // for LOCKSTEP_AGENT; empty: none
     std::string run_directory;
+    SparePool& spares;
+    /// To a spare; false: it does not take it.
+    std::function<bool(int spare, const SlotPlace&, const TakePlace&)> give_place;
   };
 
   struct Worker {
@@ -49,8 +54,9 @@ class WorkerGroup {
 
   WorkerGroup(const JobPlan& plan, Services services);
 
-  /// Begins to start all of them, or those that are replaced. Throws for what fails before the
-  /// first: a folder that cannot be made, an environment that cannot be.
+  /// Begins to start all of them, or those that are replaced; there a spare goes before a fresh
+  /// process. Throws for what fails before the first: a folder that cannot be made, an environment
+  /// that cannot be.
   void start(const StartWorkers& start);
 
   /// SIGKILL to the process group of one, if it runs.
@@ -72,10 +78,19 @@ class WorkerGroup {
   const std::map<std::uint64_t, Worker>& running() const { return workers_; }
 
  private:
+  struct Prepared {
+    Placement placement;
+    WorkerLogs logs;
+    Worker worker;
+  };
+
+  Prepared prepare(const StartWorkers& start, int local_rank) const;
   void start_one(const StartWorkers& start, int local_rank);
+  bool take_spare(const StartWorkers& start, int local_rank);
+  OutputPlan output_of(OutputStream stream, const Prepared& prepared) const;
+  void note_start(const Worker& worker, bool was_spare);
   void end_what_is_left_of(int local_rank) const;
-  UniqueFd connect(OutputStream stream, const Placement& placement, const WorkerLogs& logs,
-                   Worker& worker);
+  UniqueFd connect(OutputStream stream, Prepared& prepared);
   std::optional<WorkerEnd> ended(std::uint64_t id, const ExitStatus& status,
                                  const std::string& reason);
   WorkerFailure describe_failure(const Worker& worker, const ExitStatus& status,

@@ -26,6 +26,7 @@ constexpr int kMaxAncestors = 64;
 constexpr int kReadsToCatchUp =
     64;  // of one worker: one that never stops talking must not hold us up
 constexpr milliseconds kPlacePause{20};
+constexpr int kHeartbeatsOfASpare = 5;  // without one it stands still, and is no use
 constexpr milliseconds kAcceptPause{200};
 
 // Who connected, by the kernel's word.
@@ -63,6 +64,7 @@ struct WorkerHub::Connection {
   std::optional<WorkerHello> hello;
   std::optional<SlotPlace> place;  // once welcomed
   int protocol = 0;                // likewise
+  EventLoop::Clock::time_point heard{};
 };
 
 WorkerHub::WorkerHub(EventLoop& loop, WorkerHubOptions options, Callbacks callbacks)
@@ -132,11 +134,15 @@ void WorkerHub::on_ready(const Handle& connection, std::uint32_t events) {
 
 void WorkerHub::catch_up() {
   std::vector<Handle> welcomed;  // what is heard may change the map
-  for (const auto& [slot, connection] : slots_) welcomed.push_back(connection);
-  for (const Handle& connection : welcomed) {
-    for (int round = 0; round < kReadsToCatchUp; ++round) {
-      if (!connection->socket || !read(connection)) break;
-    }
+  for (const auto* connections : {&slots_, &spares_}) {
+    for (const auto& [number, connection] : *connections) welcomed.push_back(connection);
+  }
+  for (const Handle& connection : welcomed) read_all(connection);
+}
+
+void WorkerHub::read_all(const Handle& connection) {
+  for (int round = 0; round < kReadsToCatchUp; ++round) {
+    if (!connection->socket || !read(connection)) return;
   }
 }
 
@@ -166,9 +172,11 @@ bool WorkerHub::read(const Handle& connection) {
 void WorkerHub::take_message(const Handle& connection, const std::string& text) {
   const MessageFromWorker message = decode_from_worker(text);
   if (!connection->place) return take_first_message(connection, message);
+  connection->heard = EventLoop::Clock::now();
+  if (connection->place->spare) return take_message_of_spare(message);
   const int slot = connection->place->slot;
   WorkerState& state = states_[slot];
-  state.heard = EventLoop::Clock::now();
+  state.heard = connection->heard;
   if (const auto* beat = std::get_if<WorkerHeartbeat>(&message)) {
     if (beat->step != state.heartbeat.step) state.step_since = state.heard;
     state.heartbeat = *beat;
@@ -197,6 +205,12 @@ void WorkerHub::take_recovery_message(const Connection& connection,
     callbacks_.on_recovers(slot, *recovers);
   } else if (const auto* rejected = std::get_if<WorkerRejected>(&message)) {
     callbacks_.on_rejected(slot, *rejected);
+  }
+}
+
+void WorkerHub::take_message_of_spare(const MessageFromWorker& message) {
+  if (!std::holds_alternative<WorkerHeartbeat>(message)) {
+    throw InvalidArgument("a spare said more than that it is there");
   }
 }
 
@@ -230,7 +244,12 @@ void WorkerHub::try_to_welcome(const Handle& connection) {
         loop_.after(kPlacePause, [this, connection] { try_to_welcome(connection); });
     return;
   }
-  if (hello.slot != place->slot || hello.epoch != place->epoch) {
+  if (hello.spare != place->spare.has_value()) {
+    return refuse(connection, concat("process ", connection->peer.pid, " says that it is ",
+                                     hello.spare ? "a spare; it was started as a worker"
+                                                 : "a worker; it was started as a spare"));
+  }
+  if (!hello.spare && (hello.slot != place->slot || hello.epoch != place->epoch)) {
     return refuse(connection, concat("process ", connection->peer.pid, " says slot ", hello.slot,
                                      " of epoch ", hello.epoch, "; it was started for slot ",
                                      place->slot, " of epoch ", place->epoch));
@@ -241,6 +260,12 @@ void WorkerHub::try_to_welcome(const Handle& connection) {
 
 // One connection a slot: the newest epoch's, else the first that is still there.
 bool WorkerHub::make_room(const Handle& connection) {
+  if (connection->place->spare && spares_.contains(*connection->place->spare)) {
+    connection->place.reset();
+    refuse(connection, "this spare is connected already");
+    return false;
+  }
+  if (connection->place->spare) return true;
   const auto found = slots_.find(connection->place->slot);
   if (found == slots_.end()) return true;
   const Handle other = found->second;
@@ -256,16 +281,45 @@ bool WorkerHub::make_room(const Handle& connection) {
 }
 
 void WorkerHub::welcome(const Handle& connection, int protocol) {
-  const int slot = connection->place->slot;
-  const auto now = EventLoop::Clock::now();
-  slots_[slot] = connection;
   connection->protocol = protocol;
-  states_[slot] = {.hello = *connection->hello, .heard = now, .step_since = now, .connected = true};
+  connection->heard = EventLoop::Clock::now();
+  const std::optional<int> spare = connection->place->spare;
+  spare ? void(spares_[*spare] = connection) : fill_slot(connection);
   send(connection, WorkerWelcome{.protocol = protocol,
                                  .epoch = connection->place->epoch,
                                  .heartbeat_interval = options_.heartbeat_interval,
                                  .replaces = options_.replaces});
-  callbacks_.on_hello(slot, *connection->hello);
+  if (spare) return callbacks_.on_spare(*spare);
+  callbacks_.on_hello(connection->place->slot, *connection->hello);
+}
+
+void WorkerHub::fill_slot(const Handle& connection) {
+  const int slot = connection->place->slot;
+  const auto now = EventLoop::Clock::now();
+  slots_[slot] = connection;
+  states_[slot] = {.hello = *connection->hello, .heard = now, .step_since = now, .connected = true};
+}
+
+bool WorkerHub::give_place(int spare, const SlotPlace& place, const TakePlace& take) {
+  const auto found = spares_.find(spare);
+  if (found == spares_.end()) return false;
+  const Handle connection = found->second;
+  read_all(connection);  // it may have gone
+  const auto silence = EventLoop::Clock::now() - connection->heard;
+  if (!connection->socket || connection->overflowed ||
+      silence > kHeartbeatsOfASpare * options_.heartbeat_interval) {
+    return false;
+  }
+  spares_.erase(spare);
+  connection->place = place;
+  const auto before = slots_.find(place.slot);
+  if (before != slots_.end()) drop(Handle(before->second), "another process took its place");
+  connection->hello->rank = connection->hello->slot = place.slot;
+  connection->hello->epoch = place.epoch;
+  fill_slot(connection);
+  send(connection, take);
+  callbacks_.on_hello(place.slot, *connection->hello);
+  return true;
 }
 
 std::optional<SlotPlace> WorkerHub::place_of_ancestor(pid_t pid) const {
@@ -283,8 +337,10 @@ bool WorkerHub::stop(int slot, const std::string& reason, milliseconds remaining
 }
 
 void WorkerHub::stop_all(const std::string& reason, milliseconds remaining) {
-  for (const auto& [slot, connection] : slots_) {
-    send(connection, StopWorker{.reason = reason, .remaining = remaining});
+  for (const auto* connections : {&slots_, &spares_}) {
+    for (const auto& [number, connection] : *connections) {
+      send(connection, StopWorker{.reason = reason, .remaining = remaining});
+    }
   }
 }
 
@@ -359,6 +415,10 @@ void WorkerHub::drop(const Handle& connection, const std::string& reason) {
   connections_.erase(kept->socket.get());
   kept->socket.reset();
   if (!kept->place) return;
+  if (kept->place->spare) {
+    spares_.erase(*kept->place->spare);
+    return;
+  }
   const auto found = slots_.find(kept->place->slot);
   if (found == slots_.end() || found->second != kept) return;
   slots_.erase(found);

@@ -20,6 +20,7 @@ namespace lockstep {
 struct SlotPlace {
   int slot = 0;
   std::uint64_t epoch = 0;
+  std::optional<int> spare = {};  // its number: it has no place yet
 };
 
 struct WorkerHubOptions {
@@ -60,7 +61,9 @@ class WorkerHub {
     std::function<void(int slot)> on_leaving;
     std::function<void(int slot, const WorkerRecovers&)> on_recovers;
     std::function<void(int slot, const WorkerRejected&)> on_rejected;
-    /// The connection ended; the process may live on.
+    /// A spare has loaded its program and waits for a place.
+    std::function<void(int spare)> on_spare = [](int) {};
+    /// The connection ended; the process may live on. Not called for spares.
     std::function<void(int slot, const std::string& reason)> on_gone;
     /// Someone was turned away, for the log.
     std::function<void(const std::string& reason)> on_refused;
@@ -82,6 +85,10 @@ class WorkerHub {
   bool announce(int slot, const NewWorld& world);
   bool ping(int slot);
 
+  /// A spare becomes the worker of a place. False, and nothing was sent: it is not connected, or
+  /// has not been heard of for a few heartbeats.
+  bool give_place(int spare, const SlotPlace& place, const TakePlace& take);
+
   /// Reads what workers have said by now. For who learns of an event from elsewhere, such as a
   /// worker's death: what was said before it is heard before it.
   void catch_up();
@@ -101,12 +108,15 @@ class WorkerHub {
   void adopt(UniqueFd socket);
   void on_ready(const Handle& connection, std::uint32_t events);
   bool read(const Handle& connection);
+  void read_all(const Handle& connection);
   void take_message(const Handle& connection, const std::string& text);
   void take_recovery_message(const Connection& connection, const MessageFromWorker& message);
   void take_first_message(const Handle& connection, const MessageFromWorker& message);
   void try_to_welcome(const Handle& connection);
   void welcome(const Handle& connection, int protocol);
   bool make_room(const Handle& connection);
+  void fill_slot(const Handle& connection);
+  static void take_message_of_spare(const MessageFromWorker& message);
   bool send(int slot, const MessageToWorker& message);
   void send(const Handle& connection, const MessageToWorker& message);
   void flush(Connection& connection);
@@ -120,6 +130,7 @@ class WorkerHub {
   UniqueFd listener_;
   std::map<int, Handle> connections_;  // by descriptor
   std::map<int, Handle> slots_;        // those that were welcomed
+  std::map<int, Handle> spares_;       // likewise, and wait for a place
   std::map<int, WorkerState> states_;
   EventLoop::TimerId resume_{};
 };

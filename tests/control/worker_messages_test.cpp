@@ -10,6 +10,7 @@ using std::chrono::milliseconds;
 TEST(WorkerMessages, come_back_as_they_were_sent) {
   const std::vector<MessageFromWorker> from = {
       WorkerHello{.pid = 4711, .rank = 3, .slot = 2, .epoch = 7, .program = "train \"x\"\n"},
+      WorkerHello{.pid = 4712, .program = "train", .spare = true},
       WorkerHeartbeat{.step = -1, .phase = "forward", .age = milliseconds(1500)},
       WorkerLostPeers{.ranks = {0, 5}, .operation = "all_reduce"},
       WorkerLostPeers{},
@@ -35,6 +36,8 @@ TEST(WorkerMessages, come_back_as_they_were_sent) {
                .master_addr = "10.0.0.1",
                .master_port = 29500,
                .replaced_slots = {2, 3}},
+      TakePlace{.variables = {{"RANK", "1"}, {"LOCKSTEP_EPOCH", "2"}, {"EMPTY", ""}}},
+      TakePlace{},
       PingWorker{}};
   for (const auto& message : to) EXPECT_EQ(decode_to_worker(encode_to_worker(message)), message);
 }
@@ -72,6 +75,20 @@ TEST(WorkerMessages, a_welcome_of_version_1_does_not_replace_workers) {
       decode_to_worker(
           R"({"kind":"welcome","protocol":2,"epoch":2,"heartbeat_interval_ms":1,"replaces":1})"),
       InvalidArgument);
+}
+
+TEST(WorkerMessages, a_place_is_made_of_texts) {
+  EXPECT_THROW(decode_to_worker(R"({"kind":"take_place"})"), InvalidArgument);
+  EXPECT_THROW(decode_to_worker(R"({"kind":"take_place","variables":["RANK"]})"), InvalidArgument);
+  EXPECT_THROW(decode_to_worker(R"({"kind":"take_place","variables":{"RANK":1}})"),
+               InvalidArgument);
+}
+
+TEST(WorkerMessages, a_hello_that_says_nothing_of_it_is_no_spares) {
+  const auto message = decode_from_worker(
+      R"({"kind":"hello","oldest_protocol":1,"newest_protocol":2,"pid":1,"rank":0,"slot":0,)"
+      R"("epoch":1,"program":"x"})");
+  EXPECT_FALSE(std::get<WorkerHello>(message).spare);
 }
 
 TEST(WorkerMessages, an_endless_time_does_not_overflow_into_the_past) {

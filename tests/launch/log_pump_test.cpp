@@ -327,6 +327,45 @@ TEST(LogPump, a_number_can_be_used_again_by_the_worker_that_replaces_another) {
   EXPECT_EQ(read_text(folder / "log"), "first\nsecond\n");
 }
 
+TEST(LogPump, what_is_held_back_goes_where_the_stream_is_redirected_to) {
+  TemporaryFolder folder;
+  FileConsole console;
+  LogPump pump;
+  StreamOptions held;
+  held.held_back = true;
+  UniqueFd worker = pump.open(1, held);
+  put(worker, "loading\n");
+  ASSERT_EQ(pump.tail(1), (Lines{"loading"}));  // so it has come
+  EXPECT_EQ(console.text(), "");
+  StreamOptions options = on_console(console.fd(), 3);
+  options.file = folder / "log";
+  pump.redirect(1, options);
+  put(worker, "training\n");
+  worker.reset();
+  EXPECT_TRUE(pump.drain_all(seconds(30)));
+  EXPECT_EQ(read_text(folder / "log"), "loading\ntraining\n");
+  EXPECT_EQ(console.text(), "[3]loading\n[3]training\n");
+}
+
+TEST(LogPump, of_what_is_held_back_the_last_is_kept) {
+  TemporaryFolder folder;
+  LogPump pump;
+  StreamOptions held;
+  held.held_back = true;
+  UniqueFd worker = pump.open(1, held);
+  for (int i = 0; i < 3; ++i) put(worker, std::string(40 << 10, static_cast<char>('a' + i)));
+  put(worker, "\nend\n");
+  ASSERT_EQ(pump.tail(1).back(), "end");
+  StreamOptions options;
+  options.file = folder / "log";
+  pump.redirect(1, options);
+  worker.reset();
+  EXPECT_TRUE(pump.drain_all(seconds(30)));
+  const std::string text = read_text(folder / "log");
+  EXPECT_EQ(text.size(), std::size_t{64 << 10});
+  EXPECT_TRUE(text.ends_with("c\nend\n"));
+}
+
 TEST(LogPump, a_stream_that_a_stray_process_keeps_open_ends_with_the_limit) {
   const FileConsole console;
   LogPump pump;

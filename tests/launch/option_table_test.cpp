@@ -80,6 +80,7 @@ const std::vector<Case>& value_cases() {
       {"secret-file", "s", [](const auto& o) { return o.secret_file == "s"; }},
       {"recovery", "restart", [](const auto& o) { return o.recovery == RecoveryMode::restart; }},
       {"max-replacements", "7", [](const auto& o) { return o.max_replacements == 7; }},
+      {"spares", "2", [](const auto& o) { return o.spares == 2; }},
       {"hang-timeout", "5",
        [](const auto& o) { return o.hang_timeout == std::chrono::seconds(5); }},
       {"store", "local", [](const auto& o) { return o.store == StoreMode::local; }},

@@ -5,7 +5,7 @@ Usage: recovering_worker.py FOLDER STEPS [step_seconds]
 It does what a Trainer does: meets the others, takes the newest state that one of them has, makes
 steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything.
 No step after the number in FOLDER/hold is begun. RECOVERING_WORKER=NAME:RANK:STEP does NAME at that
-step on that rank: exit, segv, reject, slow_join.
+step on that rank: exit, segv, reject, slow_join; or, of spares: slow_spare, bad_spare.
 """
 
 import json
@@ -23,7 +23,8 @@ folder = pathlib.Path(sys.argv[1])
 steps = int(sys.argv[2])
 step_seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
 trick, trick_rank, trick_step = (os.environ.get("RECOVERING_WORKER", "::") + "::").split(":")[:3]
-rank = int(os.environ["RANK"])
+is_spare = os.environ.get("LOCKSTEP_SPARE") == "1"
+rank = -1 if is_spare else int(os.environ["RANK"])
 joins = os.environ.get("LOCKSTEP_JOINS") == "1"
 
 
@@ -42,12 +43,13 @@ class Agent:
         self.socket.connect(os.environ["LOCKSTEP_AGENT"])
         self.lock = threading.Lock()
         self.worlds = queue.Queue()
+        self.places = queue.Queue()
         self.revoked = 0
-        self.stopped = False
         self.step = 0
         self.send({"kind": "hello", "oldest_protocol": 1, "newest_protocol": 2, "pid": os.getpid(),
-                   "rank": rank, "slot": int(os.environ["LOCKSTEP_SLOT"]),
-                   "epoch": int(os.environ["LOCKSTEP_EPOCH"]), "program": "fake"})
+                   "rank": max(rank, 0), "slot": int(os.environ.get("LOCKSTEP_SLOT", "0")),
+                   "epoch": int(os.environ.get("LOCKSTEP_EPOCH", "0")), "program": "fake",
+                   "spare": is_spare})
         self.welcome = self.receive()
         for work in (self.listen, self.beat):
             threading.Thread(target=work, daemon=True).start()
@@ -77,8 +79,8 @@ class Agent:
                 log("revoked", message["epoch"], *message["lost_ranks"])
             elif message["kind"] == "new_world":
                 self.worlds.put(message)
-            elif message["kind"] == "stop":
-                self.stopped = True
+            elif message["kind"] == "take_place":
+                self.places.put(message["variables"])
 
     def beat(self):
         while True:
@@ -160,11 +162,28 @@ def train(agent, world):
     wait_for_all(agent, world, "end")
 
 
+def await_place():
+    """What a spare does: it connects and waits, and is then what the message says."""
+    global rank, joins
+    log("loads")
+    if trick == "slow_spare":
+        time.sleep(1000)
+    if trick == "bad_spare":
+        sys.exit("a bad spare")
+    agent = Agent()
+    log("waits")
+    os.environ.update(agent.places.get())
+    rank, joins = int(os.environ["RANK"]), os.environ["LOCKSTEP_JOINS"] == "1"
+    return agent
+
+
 def main():
+    print("process", os.getpid(), flush=True)
+    agent = await_place() if is_spare else None
     log("start", "joins" if joins else "first", os.environ["LOCKSTEP_EPOCH"])
     if trick == "slow_join" and joins and int(os.environ["LOCKSTEP_EPOCH"]) == 2:
         time.sleep(1000)
-    agent = Agent()
+    agent = agent or Agent()
     agent.has_state = False
     log("replaces" if agent.welcome["replaces"] else "restarts")
     world = {"epoch": int(os.environ["LOCKSTEP_EPOCH"]), "world_size": int(os.environ["WORLD_SIZE"]),

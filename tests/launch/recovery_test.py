@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from launcher import LIMIT, Job, set_launcher
+from launcher import LIMIT, Job, run, set_launcher, wait_until_gone
 
 set_launcher(sys.argv.pop(1))
 WORKER = str(pathlib.Path(__file__).with_name("recovering_worker.py"))
@@ -240,6 +240,67 @@ class Recovery(unittest.TestCase):
         hangs = self.events("worker_hang")
         self.assertEqual([event["slot"] for event in hangs], [1])
         self.assertIn("stack", hangs[0])
+
+    def spares(self, word):
+        """Pids of those that have logged it."""
+        return [pid for rank, pid, words in self.lines() if rank == -1 and words[0] == word]
+
+    def test_a_spare_takes_the_place_of_a_killed_rank(self):
+        job = self.job("--spares", "1", "--redirects", "3", hold=10)
+        self.wait_for("a spare", lambda: self.spares("waits"))
+        self.wait_for_step(5)
+        self.kill(1)
+        self.wait_for("another spare", lambda: len(self.spares("waits")) == 2)
+        first, second = self.spares("waits")
+        self.assertEqual(self.pids(1)[1:], [first])
+        self.kill(0)
+        self.wait_for("a third spare", lambda: len(self.spares("waits")) == 3)
+        self.assertEqual(self.pids(0)[1:], [second])
+        self.release()
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(2, 20)
+        wait_until_gone(self.spares("loads"), LIMIT)
+        self.assertEqual(len(self.spares("loads")), 3)
+        starts = [(event["slot"], event["pid"]) for event in self.events("worker_start")
+                  if event["spare"]]
+        self.assertEqual(starts, [(1, first), (0, second)])
+        log = self.folder / "run" / "logs" / "attempt_1" / "1" / "stdout.log"
+        self.assertEqual(log.read_text(), f"process {self.pids(1)[0]}\nprocess {first}\n")
+
+    def test_where_no_spare_is_ready_a_fresh_process_is_started(self):
+        for trick in ("slow_spare", "bad_spare"):
+            with self.subTest(trick=trick):
+                self.folder = self.new_folder()
+                job = self.job("--spares", "1", trick=trick, hold=10)
+                self.wait_for("a spare", lambda: self.spares("loads"))
+                self.wait_for_step(5)
+                self.kill(1)
+                self.release()
+                code, _, err = job.end()
+                self.assertEqual(code, 0, err)
+                self.check_no_step_is_lost(2, 20)
+                self.assertNotIn(self.pids(1)[-1], self.spares("loads"))
+                wait_until_gone(self.spares("loads"), LIMIT)
+                self.assertNotIn("spare", err)
+
+    def test_spares_do_not_keep_a_job_from_ending_or_failing(self):
+        job = self.job("--spares", "2", hold=10)
+        self.wait_for("two spares", lambda: len(self.spares("waits")) == 2)
+        self.wait_for_step(5)
+        self.kill_all_of_two()
+        code, _, err = job.end()
+        self.assertEqual(code, 128 + signal.SIGKILL)
+        wait_until_gone(self.spares("loads"), LIMIT)
+
+    def test_spares_without_recovery_are_refused(self):
+        for options, reason in ((["--recovery", "restart"], "--recovery restart"),
+                                (["--max-replacements", "0"], "--max-replacements 0"),
+                                (["--virtual-local-rank"], "--virtual-local-rank")):
+            code, _, err = run(["--spares", "1", *options, WORKER])
+            self.assertEqual(code, 2)
+            self.assertIn("--spares is 1, but with " + reason, err)
+            self.assertEqual(err.count("\n"), 1)
 
     def test_a_death_on_another_node_is_survived(self):
         with socket.socket() as probe:

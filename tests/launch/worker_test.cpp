@@ -255,6 +255,18 @@ TEST(WorkerEnvironment, has_torchruns_variables_and_ours) {
   EXPECT_EQ(worker_environment(launcher, options, placement), expected);
 }
 
+TEST(WorkerEnvironment, a_spare_has_no_place_and_a_worker_of_a_launcher_in_a_spare_is_none) {
+  const Environment launcher(Environment::Variables{{"LOCKSTEP_SPARE", "1"}, {"RANK", "5"}});
+  EXPECT_FALSE(worker_environment(launcher, {}, {.rank = 1}).contains("LOCKSTEP_SPARE"));
+  const auto spare = worker_environment(launcher, {}, {.world_size = 4, .spare = true});
+  EXPECT_EQ(spare.at("LOCKSTEP_SPARE"), "1");
+  EXPECT_EQ(spare.at("WORLD_SIZE"), "4");
+  for (const char* name :
+       {"RANK", "LOCAL_RANK", "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "MASTER_PORT"}) {
+    EXPECT_FALSE(spare.contains(name)) << name;
+  }
+}
+
 TEST(WorkerEnvironment, a_worker_that_joins_others_at_work_knows_it_and_no_other_does) {
   const Environment launcher{Environment::Variables{{"LOCKSTEP_JOINS", "1"}}};  // of an outer job
   EXPECT_EQ(worker_environment(launcher, {}, {.joins = true}).at("LOCKSTEP_JOINS"), "1");

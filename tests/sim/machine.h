@@ -95,6 +95,10 @@ class Machine {
   void open_store(const Membership& membership);
   void start_workers(const StartWorkers& start);
   void start_worker(const StartWorkers& start, int local_rank);
+  /// How long a new worker takes to meet the others.
+  Time time_to_load(bool joins);
+  void fill_spares();
+  void lose_spares();
   void continue_worker(const StartWorkers& start, Process& process);
   void revoke_workers(const RevokeWorkers& revoke);
   void arrive(int number, const StartWorkers& start);
@@ -128,6 +132,8 @@ class Machine {
   int next_process_ = 1;
   std::vector<Process> processes_;
   std::map<int, Time> kills_;                  // faults, by local rank
+  int spares_ = 0;                             // that wait
+  int spares_life_ = 0;                        // none of an earlier one comes
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
   Time heard_{0};                              // local; of the coordinator
   int stop_signals_ = 0;

@@ -140,6 +140,7 @@ void Machine::worker_recovers(int worker, const RankRecovers& recovers) {
   report("worker recovers", [&, local_rank = process->local_rank](Agent& agent) {
     return agent.on_worker_recovers(local_rank, recovers, local_now());
   });
+  fill_spares();
 }
 
 void Machine::worker_leaves(int worker) {
@@ -157,6 +158,7 @@ void Machine::worker_has_ended(int worker) {
 void Machine::forget_processes() {
   for (const Process& process : processes_) shared_.training.die(worker_id(process.number));
   processes_.clear();
+  lose_spares();
 }
 
 void Machine::start_worker(const StartWorkers& start, int local_rank) {
@@ -183,12 +185,41 @@ void Machine::start_worker(const StartWorkers& start, int local_rank) {
     shared_.queue.after(runs, [this, number, code] { end_process(number, code); });
   }
   if (!scenario.trains) return;
-  shared_.queue.after(random.between(10ms, 3s), [this, number, start] { arrive(number, start); });
+  const Time loads = time_to_load(/*joins=*/!start.replaced.empty());
+  shared_.queue.after(loads, [this, number, start] { arrive(number, start); });
+}
+
+// A spare has loaded all and may be there before the survivors have heard of the new world.
+Time Machine::time_to_load(bool joins) {
+  if (!joins || spares_ == 0) return shared_.random.between(10ms, 3s);
+  --spares_;
+  return shared_.random.between(10us, 20ms);
+}
+
+// When all of this node go on; some die, and others come later.
+void Machine::fill_spares() {
+  for (int i = 0; i < shared_.scenario.spares; ++i) {
+    const bool dies = shared_.random.percent(20);
+    later(shared_.random.between(500ms, 4s), [this, dies, life = spares_life_] {
+      if (life != spares_life_ || finish_ || spares_ >= shared_.scenario.spares) return;
+      ++spares_;
+      if (!dies) return;
+      later(shared_.random.between(1ms, 10s), [this, life] {
+        if (life == spares_life_ && spares_ > 0) --spares_;
+      });
+    });
+  }
+}
+
+void Machine::lose_spares() {
+  spares_ = 0;
+  ++spares_life_;
 }
 
 void Machine::signal_workers(int number) {
   Random& random = shared_.random;
   shared_.trace.note(shared_.queue.now(), id_, "signals its workers", concat(number));
+  lose_spares();
   for (Process& process : processes_) {
     if (!process.worker || process.killed) continue;
     if (!process.signalled) process.signalled = local_now();

@@ -68,6 +68,7 @@ void choose_training(Scenario& scenario, Random& random) {
   scenario.terms.max_replacements = random.percent(10) ? 0 : random.between(1, 30);
   scenario.steps = random.between(3, 40);
   scenario.must_survive = random.percent(30);
+  if (random.percent(40)) scenario.spares = random.between(1, 2);
   scenario.latest_start = scenario.must_survive ? 6s : 20s;  // losses wait 10 s for it
   if (!scenario.must_survive) return;
   scenario.terms.max_replacements = 100'000;
@@ -146,7 +147,8 @@ std::string Scenario::describe() const {
              " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
              " % cannot be killed, ", broken_percent, " % of stores fail",
              trains ? concat("; they train ", steps, " steps, up to ", terms.max_replacements,
-                             " are replaced", must_survive ? ", and the job must survive" : "")
+                             " are replaced, ", spares, " spares",
+                             must_survive ? ", and the job must survive" : "")
                     : "",
              "\nfaults: ");
   text += fault_gap == Time(0)
