@@ -48,10 +48,7 @@ std::int64_t load_snapshot(const std::string& path, torch::nn::Linear& model) {
 class Tutorial : public lockstep::Callback {
  public:
   Tutorial(const Options& options, torch::nn::Linear model, std::int64_t first_epoch)
-      : options_(options), model_(std::move(model)), first_epoch_(first_epoch) {
-    const auto place = lockstep::detect_environment(lockstep::Environment::of_process());
-    if (place) place_ = *place;
-  }
+      : options_(options), model_(std::move(model)), first_epoch_(first_epoch) {}
 
   /// Of one batch of this rank.
   void add_loss(const torch::Tensor& loss) {
@@ -60,6 +57,8 @@ class Tutorial : public lockstep::Callback {
   }
 
   void on_start(std::int64_t) override {
+    const auto place = lockstep::detect_environment(lockstep::Environment::of_process());
+    if (place) place_ = *place;
     start_ = std::chrono::steady_clock::now();
     if (place_.rank == 0 && first_epoch_ > 0) {
       std::cout << "Resuming training from snapshot at Epoch " << first_epoch_ << std::endl;

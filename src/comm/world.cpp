@@ -12,6 +12,7 @@
 
 #include "comm/store_impl.h"
 #include "comm/world_impl.h"
+#include "control/spare.h"
 #include "core/rank_list.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
@@ -185,6 +186,7 @@ void World::Impl::say_goodbye() {
 }
 
 World init(const InitOptions& options) {
+  wait_as_spare();  // before the environment is looked at: it changes there
   c10d::setDebugLevelFromEnvironment();
   const Environment environment = Environment::of_process();
   auto impl = std::make_unique<World::Impl>();

@@ -206,6 +206,19 @@ RankEnvironment from_mpi(const Environment& environment, Launcher launcher, cons
   return found;
 }
 
+// It will have a rank when init() returns. Until then it is none of those that do more than others.
+RankEnvironment from_spare(const Environment& environment) {
+  RankEnvironment found{.launcher = Launcher::torchrun, .rank = -1, .local_rank = -1};
+  found.world_size = read_optional(environment, kTorchrun.world_size, kCount).value_or(1);
+  found.local_world_size =
+      read_optional(environment, kTorchrun.local_world_size, kCount).value_or(found.world_size);
+  found.node_rank = read_optional(environment, "GROUP_RANK", kIndex).value_or(0);
+  found.use_agent_store = true;
+  found.restart_count =
+      read_optional(environment, "TORCHELASTIC_RESTART_COUNT", kIndex).value_or(0);
+  return found;
+}
+
 }  // namespace
 
 Environment Environment::of_process() {
@@ -243,6 +256,7 @@ std::string_view to_string(Launcher launcher) {
 }
 
 std::optional<RankEnvironment> detect_environment(const Environment& environment) {
+  if (environment.get("LOCKSTEP_SPARE") == "1") return from_spare(environment);
   // From the most specific to the least: torchrun inside a Slurm step sees both, and Slurm sets the
   // variables of PMI for its tasks.
   if (any_rank_of(environment, kTorchrun)) {

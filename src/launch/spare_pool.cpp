@@ -138,7 +138,12 @@ std::optional<int> SparePool::number_of(pid_t pid) const {
 
 void SparePool::set_ready(int number) {
   for (auto& [id, spare] : spares_) {
-    if (spare.number == number) spare.ready = true;
+    if (spare.number != number) continue;
+    spare.ready = true;
+    services_.events.write({.kind = "spare_ready",
+                            .epoch = membership_.epoch,
+                            .slot = std::nullopt,
+                            .fields = {{"pid", std::int64_t{spare.pid}}}});
   }
 }
 

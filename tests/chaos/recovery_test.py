@@ -3,6 +3,7 @@ run that nothing happened to.
 
 recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
+Both take --spares N.
 """
 
 import argparse
@@ -43,6 +44,7 @@ class Run:
         environment.pop("LOCKSTEP_RUN_DIR", None)
         command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
                    "--max-replacements", "1000", "--hang-timeout", self.hang_timeout,
+                   "--spares", str(self.arguments.spares), "--run-dir", str(self.folder / "run"),
                    self.arguments.job]
         self.output = open(self.folder / "output", "w")
         self.process = subprocess.Popen(command, env=environment, cwd=self.folder,
@@ -71,6 +73,11 @@ class Run:
 
     def recoveries(self):
         return re.findall(r"all ranks go on after step (\d+) \(([0-9.]+) s", self.text())
+
+    def spares_used(self):
+        events = (self.folder / "run" / "events.jsonl").read_text().splitlines()
+        return sum(event["kind"] == "worker_start" and event["spare"]
+                   for event in map(json.loads, events))
 
     def process_id(self, rank):
         try:
@@ -217,8 +224,10 @@ def random_kills(arguments, ranks, folder, kills, seed):
     times = sorted(float(seconds) for _, seconds in run.recoveries())
     if not times:
         raise SystemExit(f"{name}: the launcher says nothing of a recovery\n{run.text()}")
+    if arguments.spares and kills >= 10 and run.spares_used() == 0:  # a few may find none ready
+        raise SystemExit(f"{name}: no spare took a place\n{run.text()}")
     print(f"{name}: equal; {len(times)} recoveries, median {times[len(times) // 2]} s, "
-          f"longest {times[-1]} s", flush=True)
+          f"longest {times[-1]} s; {run.spares_used()} by spares", flush=True)
 
 
 def main():
@@ -234,6 +243,7 @@ def main():
     parser.add_argument("--model", default="net")
     parser.add_argument("--steps-between", type=int, default=20)
     parser.add_argument("--slow-ms", type=int, default=2)
+    parser.add_argument("--spares", type=int, default=0)
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     print(f"seed {arguments.seed}", flush=True)

@@ -83,6 +83,19 @@ const Variables kPmi = {
 
 }  // namespace
 
+TEST(DetectEnvironment, a_spare_was_launched_and_is_no_rank_yet) {
+  const RankEnvironment spare = detect({{"LOCKSTEP_SPARE", "1"},
+                                        {"WORLD_SIZE", "4"},
+                                        {"LOCAL_WORLD_SIZE", "2"},
+                                        {"GROUP_RANK", "1"}});
+  EXPECT_EQ(spare.launcher, Launcher::torchrun);
+  EXPECT_EQ(spare.rank, -1);
+  EXPECT_EQ(spare.local_rank, -1);
+  EXPECT_EQ(spare.world_size, 4);
+  EXPECT_EQ(spare.local_world_size, 2);
+  EXPECT_EQ(spare.node_rank, 1);
+}
+
 TEST(Environment, of_process_sees_what_the_process_was_given) {
   const char* path = getenv("PATH");
   ASSERT_NE(path, nullptr);

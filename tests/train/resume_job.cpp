@@ -127,7 +127,7 @@ class Killer : public lockstep::Callback {
 /// For whoever kills from outside.
 void leave_process_id() {
   const std::string folder = setting("PROCESS_IDS", "");
-  if (folder.empty()) return;
+  if (folder.empty() || setting("LOCKSTEP_SPARE", "") == "1") return;  // it has no rank yet
   const std::string path = folder + "/" + setting("RANK", "0");
   std::ofstream(path + ".new") << ::getpid();
   std::rename((path + ".new").c_str(), path.c_str());
@@ -150,7 +150,10 @@ void die_while_joining() {
 lockstep::World make_world() {
   const std::string device = setting("DEVICE", "");
   if (!device.empty()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-  return lockstep::init({.backend = setting("BACKEND", ""), .device = device});
+  lockstep::World world = lockstep::init({.backend = setting("BACKEND", ""), .device = device});
+  leave_process_id();  // of what was a spare until now
+  die_while_joining();
+  return world;
 }
 
 lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
