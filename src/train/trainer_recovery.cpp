@@ -7,10 +7,9 @@
 #include <torch/csrc/api/include/torch/nn/module.h>
 
 #include "archive/snapshot_directory.h"
-#include "comm/group_impl.h"
 #include "comm/recovery.h"
 #include "core/rank_list.h"
-#include "lockstep/sync_batch_norm.h"
+#include "train/carry_over.h"
 #include "train/loader_facts.h"
 #include "train/state_transfer.h"
 #include "train/trainer_core.h"
@@ -20,16 +19,6 @@ namespace {
 
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
-
-// A broken connection may be noticed before the launcher's word of the death is here.
-constexpr std::chrono::seconds kWordOfLauncher{30};
-constexpr std::chrono::milliseconds kLook{20};
-
-// CBOR and not text, because numbers may be infinite.
-std::string pack(const json& value) {
-  const std::vector<std::uint8_t> bytes = json::to_cbor(value);
-  return {bytes.begin(), bytes.end()};
-}
 
 template <typename T>
 json optional_json(const std::optional<T>& value) {
@@ -49,29 +38,6 @@ std::string milliseconds_text(Clock::duration time) {
   return concat(std::chrono::duration_cast<std::chrono::milliseconds>(time).count(), " ms");
 }
 
-/// Who has which state.
-struct Standing {
-  int source = -1;          // the lowest of those that are furthest
-  std::vector<int> takers;  // those without state, or behind
-};
-
-Standing standing_of(const std::vector<json>& ranks) {
-  Standing standing;
-  std::int64_t newest = -1;
-  const auto commits_of = [](const json& rank) {
-    return rank.at("state").get<bool>() ? rank.at("commits").get<std::int64_t>() : -1;
-  };
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (commits_of(ranks[rank]) <= newest) continue;
-    newest = commits_of(ranks[rank]);
-    standing.source = static_cast<int>(rank);
-  }
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (commits_of(ranks[rank]) < newest) standing.takers.push_back(static_cast<int>(rank));
-  }
-  return standing;
-}
-
 }  // namespace
 
 // Whether what this process computes can be computed again elsewhere.
@@ -80,11 +46,8 @@ bool TrainerCore::recoverable() {
   const bool replayable =
       task_.data().replayable() && (evaluation_ == nullptr || evaluation_->data().replayable());
   if (!replayable) obstacle = "the data comes from a source that cannot deliver a batch again";
-  for (const auto& module : module_->modules()) {
-    const auto* norm = module->as<SyncBatchNormImpl>();
-    if (norm != nullptr && norm->group().name() != world_.group().name()) {
-      obstacle = "a SyncBatchNorm communicates in a group of its own";
-    }
+  if (has_group_of_its_own(*module_, world_.group())) {
+    obstacle = "a SyncBatchNorm communicates in a group of its own";
   }
   if (!obstacle.empty()) {
     if (can_recover(world_)) {
@@ -103,15 +66,11 @@ bool TrainerCore::recoverable() {
 
 // Called with a failure at hand: whether it comes from ranks that the launcher replaces.
 bool TrainerCore::others_were_lost() {
-  if (ended_ || !recovers_ || !can_recover(world_)) return false;
-  const bool broken = !world_.group().impl()->guard->working();
-  const auto limit = Clock::now() + (broken ? kWordOfLauncher : std::chrono::seconds(0));
-  do {
-    if (await_revocation(world_, kLook)) return true;
+  if (ended_ || !recovers_) return false;
+  return ranks_were_lost(world_, [this] {
     const StopCause cause = stop_.cause();
-    if (cause == StopCause::signal || cause == StopCause::launcher) return false;
-  } while (Clock::now() < limit);
-  return false;
+    return cause == StopCause::signal || cause == StopCause::launcher;
+  });
 }
 
 // Until all ranks hold the same state again, whatever happens meanwhile.
@@ -143,30 +102,17 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   const bool had_state = has_state_;
   const std::int64_t had_commits = commits_;
   const Standing standing =
-      standing_of(group.all_gather_json({{"state", has_state_}, {"commits", commits_}}));
-  if (standing.source < 0) throw Error("no rank has the state of the run any more");
-  const bool gives = standing.source == group.rank();
-  const bool takes = std::ranges::count(standing.takers, group.rank()) > 0;
-
-  std::string text;
-  Snapshot state;
-  if (gives) {
-    state = state_->snapshot(share_, world_.epoch());
-    text = pack({{"state", describe_state(state)}, {"progress", progress_values()}});
-  }
-  const json message = json::from_cbor(group.broadcast_string(text, standing.source));
-  if (gives) {
-    send_tensors(group, state, standing.takers);
-  } else if (takes) {
-    state = allocate_state(message.at("state"));
-    receive_tensors(group, state, standing.source);
-  }
+      compare_commits(group, has_state_ ? std::optional(commits_) : std::nullopt);
+  HandedState handed = hand_over(group, standing, [&] {
+    return HandedState{.state = state_->snapshot(share_, world_.epoch()),
+                       .values = progress_values()};
+  });
 
   // Up to the next collective nothing can come between.
   const auto transferred = Clock::now();
-  const std::size_t bytes = gives ? state_bytes(state) : 0;
-  if (takes) take_state(std::move(state), message.at("progress").at("data"));
-  take_progress_values(message.at("progress"));
+  const bool takes = standing.takes(group.rank());
+  if (takes) take_state(std::move(handed.state), handed.values.at("data"));
+  take_progress_values(handed.values);
   for (const RunEvent& event : journal_.events()) {
     if (had_state && event.commit > had_commits) tell(event);
   }
@@ -178,15 +124,13 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
     open_snapshots();
   }
   verify_state({.source = standing.source, .save_again = takes && save_was_lost()});
-  for (const auto& module : module_->modules()) {
-    if (auto* norm = module->as<SyncBatchNormImpl>()) norm->set_group(group);
-  }
+  join_group(*module_, group);
   make_step_parts(/*formed_again=*/true);
   has_state_ = true;
-  if (gives && !standing.takers.empty()) {
+  if (handed.bytes > 0) {
     warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(standing.takers),
                 " its state: formed again in ", milliseconds_text(forming), ", ",
-                short_number(static_cast<double>(bytes)), "B sent in ",
+                short_number(static_cast<double>(handed.bytes)), "B sent in ",
                 milliseconds_text(transferred - begin), ", checked in ",
                 milliseconds_text(Clock::now() - transferred)));
   }

@@ -1,0 +1,101 @@
+#include "train/carry_over.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include "comm/group_impl.h"
+#include "comm/recovery.h"
+#include "lockstep/error.h"
+#include "lockstep/sync_batch_norm.h"
+#include "train/state_transfer.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+// A broken connection may be noticed before the launcher's word of the death is here.
+constexpr std::chrono::seconds kWordOfLauncher{30};
+constexpr std::chrono::milliseconds kLook{20};
+
+// CBOR and not text, because numbers may be infinite.
+std::string pack(const json& value) {
+  const std::vector<std::uint8_t> bytes = json::to_cbor(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+bool ranks_were_lost(World& world, const std::function<bool()>& asked_to_stop) {
+  using Clock = std::chrono::steady_clock;
+  if (!can_recover(world)) return false;
+  const bool broken = !world.group().impl()->guard->working();
+  const auto limit = Clock::now() + (broken ? kWordOfLauncher : std::chrono::seconds(0));
+  do {
+    if (await_revocation(world, kLook)) return true;
+    if (asked_to_stop()) return false;
+  } while (Clock::now() < limit);
+  return false;
+}
+
+bool Standing::takes(int rank) const {
+  return std::ranges::count(takers, rank) > 0;
+}
+
+Standing compare_commits(ProcessGroup& group, std::optional<std::int64_t> commits) {
+  constexpr std::int64_t kNoState = -1;
+  std::vector<std::int64_t> all;
+  for (const json& each : group.all_gather_json(commits.value_or(kNoState))) all.push_back(each);
+  const std::int64_t newest = *std::ranges::max_element(all);
+  if (newest == kNoState) throw Error("no rank has the state of the run any more");
+  Standing standing;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] < newest) {
+      standing.takers.push_back(static_cast<int>(rank));
+    } else if (standing.source < 0) {
+      standing.source = static_cast<int>(rank);
+    }
+  }
+  return standing;
+}
+
+HandedState hand_over(ProcessGroup& group, const Standing& standing,
+                      const std::function<HandedState()>& offer) {
+  HandedState handed;
+  std::string text;
+  const bool gives = group.rank() == standing.source;
+  if (gives) {
+    handed = offer();
+    text = pack({{"state", describe_state(handed.state)}, {"values", handed.values}});
+  }
+  json message = json::from_cbor(group.broadcast_string(text, standing.source));
+  if (gives) {
+    send_tensors(group, handed.state, standing.takers);
+    if (!standing.takers.empty()) handed.bytes = state_bytes(handed.state);
+    handed.state = {};
+  } else if (standing.takes(group.rank())) {
+    handed.state = allocate_state(message.at("state"));
+    receive_tensors(group, handed.state, standing.source);
+  }
+  handed.values = std::move(message.at("values"));
+  return handed;
+}
+
+bool has_group_of_its_own(const torch::nn::Module& module, const ProcessGroup& group) {
+  for (const auto& each : module.modules()) {
+    const auto* norm = each->as<SyncBatchNormImpl>();
+    if (norm != nullptr && norm->group().name() != group.name()) return true;
+  }
+  return false;
+}
+
+void join_group(torch::nn::Module& module, const ProcessGroup& group) {
+  for (const auto& each : module.modules()) {
+    if (auto* norm = each->as<SyncBatchNormImpl>()) norm->set_group(group);
+  }
+}
+
+}  // namespace lockstep

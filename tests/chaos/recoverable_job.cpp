@@ -1,0 +1,207 @@
+// A training loop by hand under recoverable(), whose ranks kill themselves where they are told to.
+// recoverable_test.py compares what it leaves behind with a run in which nobody died.
+//
+// OUT: a folder. STEPS. KILLS: "RANK:POINT:NUMBER,...", each of which happens once in a job.
+// HOLD: "RANK:STEP", a rank that is behind when the others have committed that step.
+#include <fcntl.h>
+#include <unistd.h>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include <torch/torch.h>
+
+#include "lockstep/ddp.h"
+#include "lockstep/ema.h"
+#include "lockstep/error.h"
+#include "lockstep/loader.h"
+#include "lockstep/lr_schedule.h"
+#include "lockstep/module_state.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/record.h"
+#include "lockstep/recoverable.h"
+#include "lockstep/snapshot.h"
+#include "lockstep/torch_file.h"
+#include "lockstep/world.h"
+
+namespace {
+
+using lockstep::concat;
+
+std::string setting(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+const std::string kOut = setting("OUT", ".");
+const std::string kRank = setting("RANK", "0");
+const bool kHasBuffers = setting("BUFFERS", "1") == "1";
+
+/// True for the first process of the job that asks.
+bool first_time(const std::string& mark) {
+  const int file = ::open((kOut + "/" + mark).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) return false;
+  ::close(file);
+  return true;
+}
+
+/// Dies here if it is to.
+void pass(const std::string& point, std::int64_t number) {
+  std::istringstream kills(setting("KILLS", ""));
+  for (std::string kill; std::getline(kills, kill, ',');) {
+    if (kill != concat(kRank, ":", point, ":", number) || !first_time("killed_" + kill)) continue;
+    ::kill(::getpid(), SIGKILL);
+  }
+}
+
+std::string committed_mark(const std::string& rank, std::int64_t step) {
+  return concat("committed_", rank, "_", step);
+}
+
+/// A rank that is held has computed the step, and waits for nobody in a collective of its own until
+/// the launcher's word throws it out; the others have committed the step by then.
+void hold(lockstep::World& world, std::int64_t step) {
+  if (setting("HOLD", "") != concat(kRank, ":", step) || !first_time("held")) return;
+  world.barrier();
+}
+
+/// Of the one that dies while another is held.
+void await_commit_of_rank_0(std::int64_t step) {
+  if (setting("HOLD", "").empty()) return;
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (!std::filesystem::exists(kOut + "/" + committed_mark("0", step))) {
+    if (std::chrono::steady_clock::now() > limit) throw lockstep::Timeout("rank 0 did not commit");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("second", second);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return second(torch::dropout(torch::relu(norm(first(x))), 0.3, is_training()));
+  }
+  torch::nn::Linear first{6, 24};
+  torch::nn::BatchNorm1d norm{
+      torch::nn::BatchNorm1dOptions(24).track_running_stats(kHasBuffers)};
+  torch::nn::Linear second{24, 1};
+};
+TORCH_MODULE(Net);
+
+lockstep::TensorDataset<2> samples() {
+  torch::manual_seed(11);
+  const auto inputs = torch::randn({230, 6});
+  return lockstep::TensorDataset(inputs, torch::sin(inputs.sum(1, /*keepdim=*/true)));
+}
+
+/// The mean over all ranks, added up in their order.
+double mean_loss(lockstep::World& world, const torch::Tensor& loss) {
+  const auto all = torch::empty({world.world_size()});
+  world.group().all_gather_into_tensor(all, loss.detach().reshape({1}));
+  double sum = 0;
+  for (int rank = 0; rank < world.world_size(); ++rank) sum += all[rank].item<double>();
+  return sum / world.world_size();
+}
+
+int run() {
+  pass("start", setting("LOCKSTEP_JOINS", "") == "1" ? 1 : 0);
+  torch::set_num_threads(1);
+  lockstep::World world = lockstep::init();
+  torch::manual_seed(world.rank());  // rank 0's weights are the ones that count
+  Net net;
+  lockstep::AdamW optimizer(lockstep::named_parameters(*net), {.lr = 0.01});
+  lockstep::LRSchedule schedule(lockstep::CosineSchedule{.warmup_steps = 5, .total_steps = 60});
+  std::optional<lockstep::Ema> ema;
+  std::vector<double> losses;
+  lockstep::Loader data(samples(), {.batch_size = 5, .shuffle = true, .num_workers = 1});
+  data.deal({.slots = world.world_size(), .mine = {world.rank()}});
+  const std::int64_t steps_per_epoch = data.steps_per_epoch().value();
+  std::unique_ptr<lockstep::SnapshotStore> snapshots;
+  std::int64_t formed = 0;
+  const std::int64_t steps = std::stoll(setting("STEPS", "30"));
+
+  // All ranks begin with the weights of rank 0, also those of the average.
+  if (!world.joins()) {
+    for (auto& tensor : net->parameters()) world.group().broadcast(tensor.detach());
+  }
+  ema.emplace(*net, lockstep::EmaOptions{.decay = 0.9});
+
+  const auto save = [&](std::int64_t step) {
+    lockstep::Snapshot snapshot{.step = step, .slots = world.world_size()};
+    snapshot.parts["model"] = lockstep::module_state(*net);
+    snapshot.parts["optimizer"] = optimizer.state();
+    snapshots->save(snapshot);
+  };
+  const std::int64_t next = lockstep::recoverable(
+      world,
+      {.module = net.ptr(),
+       .optimizer = optimizer,
+       .others = {{"average", *ema}, {"losses", lockstep::recoverable_value(losses)}},
+       .steps = steps,
+       .seed = 7},
+      [&](lockstep::World& world) {
+        pass("forming", ++formed);
+        if (snapshots) {
+          snapshots->readmit();
+        } else {
+          snapshots = std::make_unique<lockstep::SnapshotStore>(
+              world, lockstep::SnapshotStoreOptions{.directory = kOut + "/snapshots"});
+        }
+        lockstep::DistributedDataParallel ddp(world, net, {.broadcast_buffers = false});
+        return [&, ddp = std::move(ddp)](lockstep::RecoverableStep& step) mutable {
+          const std::int64_t number = step.number();
+          pass("step", number);
+          if (number % 8 == 0) save(number);
+          data.begin_epoch(number / steps_per_epoch, number % steps_per_epoch);
+          const auto [input, target] = data.next().value().batch.value();
+          ddp.zero_grad();
+          const auto loss = torch::mse_loss(ddp.forward(input), target);
+          pass("backward", number);
+          loss.backward();
+          pass("gather", number);
+          const double mean = mean_loss(world, loss);
+          hold(world, number);
+          pass("commit", number);
+          step.commit([&] {
+            pass("apply", number);
+            schedule.apply(optimizer, number);
+            optimizer.step();
+            pass("update", number);
+            ema->update();
+            losses.push_back(mean);
+            data.commit(number % steps_per_epoch);
+          });
+          std::ofstream(kOut + "/" + committed_mark(kRank, number));
+          await_commit_of_rank_0(number);
+          pass("committed", number);
+        };
+      });
+  if (next != steps) throw lockstep::Error(concat("ended before step ", next));
+  snapshots.reset();
+
+  std::map<std::string, torch::Tensor> left;
+  const auto add = [&](const std::string& part, const lockstep::State& state) {
+    for (const auto& [name, tensor] : state.tensors) left[part + "." + name] = tensor;
+  };
+  add("model", lockstep::module_state(*net));
+  add("optimizer", optimizer.state());
+  add("average", ema->state());
+  left["losses"] = torch::tensor(losses, torch::kDouble);
+  lockstep::save_safetensors(kOut + "/final_" + kRank + ".safetensors", left);
+  return 0;
+}
+
+}  // namespace
+
+int main() {
+  return lockstep::record(run);
+}
