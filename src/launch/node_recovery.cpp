@@ -31,6 +31,10 @@ void NodeShell::on_recovers(int slot, const WorkerRecovers& recovers) {
       local_rank_of(slot),
       {.epoch = recovers.epoch, .rank = slot, .step = recovers.step, .able = recovers.able},
       monotonic_now()));
+  services_.events.write({.kind = "recovers",
+                          .epoch = recovers.epoch,
+                          .slot = slot,
+                          .fields = {{"step", recovers.step}, {"able", recovers.able}}});
   fill_spares();
 }
 

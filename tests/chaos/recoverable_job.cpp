@@ -5,17 +5,24 @@
 // HOLD: "RANK:STEP", a rank that is behind when the others have committed that step.
 #include <fcntl.h>
 #include <unistd.h>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/ddp.h"
 #include "lockstep/ema.h"
@@ -51,11 +58,38 @@ bool first_time(const std::string& mark) {
   return true;
 }
 
-/// Dies here if it is to.
+/// Whether the launcher knows that every rank of the present membership can be carried over.
+bool all_can_be_replaced() {
+  std::ifstream events(setting("LOCKSTEP_RUN_DIR", "") + "/events.jsonl");
+  std::map<std::int64_t, std::set<std::int64_t>> able = {{-1, {}}};  // by membership
+  std::int64_t newest = -1;
+  for (std::string line; std::getline(events, line);) {
+    const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (event.is_discarded()) continue;  // it is being written
+    const auto kind = event.at("kind").get<std::string>();
+    if (kind == "recovers") able[event.at("epoch")].insert(event.at("slot").get<std::int64_t>());
+    if (kind == "revoked" || kind == "recovers")
+      newest = std::max<std::int64_t>(newest, event.at("epoch"));
+  }
+  return std::to_string(able[newest].size()) == setting("WORLD_SIZE", "1");
+}
+
+void await(const std::function<bool()>& state, const std::string& what) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (!state()) {
+    if (std::chrono::steady_clock::now() > limit) throw lockstep::Timeout(what);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+/// Dies here if it is to. In a step, not before the death could be recovered from; elsewhere others
+/// are being replaced.
 void pass(const std::string& point, std::int64_t number) {
   std::istringstream kills(setting("KILLS", ""));
   for (std::string kill; std::getline(kills, kill, ',');) {
     if (kill != concat(kRank, ":", point, ":", number) || !first_time("killed_" + kill)) continue;
+    const bool in_a_step = point != "start" && point != "forming";
+    if (in_a_step) await(all_can_be_replaced, "the ranks cannot be replaced");
     ::kill(::getpid(), SIGKILL);
   }
 }
@@ -74,11 +108,8 @@ void hold(lockstep::World& world, std::int64_t step) {
 /// Of the one that dies while another is held.
 void await_commit_of_rank_0(std::int64_t step) {
   if (setting("HOLD", "").empty()) return;
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-  while (!std::filesystem::exists(kOut + "/" + committed_mark("0", step))) {
-    if (std::chrono::steady_clock::now() > limit) throw lockstep::Timeout("rank 0 did not commit");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  await([step] { return std::filesystem::exists(kOut + "/" + committed_mark("0", step)); },
+        "rank 0 did not commit");
 }
 
 struct NetImpl : torch::nn::Module {
@@ -91,8 +122,7 @@ struct NetImpl : torch::nn::Module {
     return second(torch::dropout(torch::relu(norm(first(x))), 0.3, is_training()));
   }
   torch::nn::Linear first{6, 24};
-  torch::nn::BatchNorm1d norm{
-      torch::nn::BatchNorm1dOptions(24).track_running_stats(kHasBuffers)};
+  torch::nn::BatchNorm1d norm{torch::nn::BatchNorm1dOptions(24).track_running_stats(kHasBuffers)};
   torch::nn::Linear second{24, 1};
 };
 TORCH_MODULE(Net);
@@ -154,7 +184,8 @@ int run() {
           snapshots->readmit();
         } else {
           snapshots = std::make_unique<lockstep::SnapshotStore>(
-              world, lockstep::SnapshotStoreOptions{.directory = kOut + "/snapshots"});
+              world, lockstep::SnapshotStoreOptions{.directory = kOut + "/snapshots",
+                                                    .background = false});
         }
         lockstep::DistributedDataParallel ddp(world, net, {.broadcast_buffers = false});
         return [&, ddp = std::move(ddp)](lockstep::RecoverableStep& step) mutable {

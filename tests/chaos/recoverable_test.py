@@ -1,7 +1,7 @@
 """Kills ranks of a hand-written loop under recoverable(), and compares every byte that it leaves
 behind with a run that nothing happened to.
 
-recoverable_test.py LOCKSTEP RECOVERABLE_JOB points
+recoverable_test.py LOCKSTEP RECOVERABLE_JOB points [--all]
 recoverable_test.py LOCKSTEP RECOVERABLE_JOB random --kills N [--seed S] [--ranks N...]
 """
 
@@ -76,9 +76,8 @@ def points(arguments, folder):
     """A death at each point of a step, in one run; then those that need three ranks."""
     steps = 30
     undisturbed = Run(arguments, folder / "two_undisturbed", 2, steps).finish()
-    kills = [(1, "backward", 1)]
-    for number, point in enumerate(POINTS):
-        kills += [(number % 2, point, 3 * number + 4)]
+    some = POINTS if arguments.all else ["gather", "commit", "apply"]
+    kills = [((number + 1) % 2, point, 3 * number + 1) for number, point in enumerate(some)]
     kills += [(0, "committed", steps - 1)]
     run = Run(arguments, folder / "two_killed", 2, steps, kills).finish()
     run.compare(undisturbed)
@@ -114,6 +113,7 @@ def main():
     parser.add_argument("lockstep")
     parser.add_argument("job")
     parser.add_argument("what", choices=["points", "random"])
+    parser.add_argument("--all", action="store_true", help="every point of a step")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=int(time.time()))
