@@ -161,6 +161,8 @@ def phases(arguments, ranks, folder):
             "by a flipped bit": {"FLIP_AT_STEP": 8, "VERIFY_EVERY": 4, "KILL_RANK": last},
             "by a flipped bit on rank 0": {"FLIP_AT_STEP": 8, "VERIFY_EVERY": 4, "KILL_RANK": 0},
         }
+    if arguments.spares:  # late enough that one has loaded the program
+        cases |= {"when a spare waits": {"KILL_AT_STEP": 20, "KILL_RANK": last, "SLOW_MS": 60}}
     if arguments.some:
         cases = {name: cases[name] for name in arguments.some}
     for where, settings in cases.items():
@@ -178,7 +180,7 @@ def phases(arguments, ranks, folder):
                 f"step 8: the state of rank {settings['KILL_RANK']} is not" not in run.text()):
             raise SystemExit(f"{name}: nobody says whose state it was\n{run.text()}")
         compare(name, run, undisturbed)
-        print(f"{name}: equal, {run.recoveries()[0][1]} s", flush=True)
+        print(f"{name}: equal, {run.recoveries()[0][1]} s, {run.spares_used()} by spares", flush=True)
 
 
 def random_kills(arguments, ranks, folder, kills, seed):
