@@ -43,9 +43,14 @@ class GroupGuard {
   /// Throws the library's error for what a backend threw in `operation`.
   [[noreturn]] void rethrow(const std::exception_ptr& failure, const char* operation);
 
-  /// Counts operations whose tensors the backend may still touch.
+  /// Counts operations whose tensors the backend may still touch. `ended` is set under the guard's
+  /// lock, for await_end().
   void operation_began();
-  void operation_ended();
+  void operation_ended(bool* ended = nullptr);
+
+  /// Waits until the operation has ended. False when the group is broken and its threads do not let
+  /// go of the operation: Gloo forgets sends whose connection ends at the same moment.
+  bool await_end(const bool& ended);
 
   /// Counts one operation of the calling thread.
   class InFlight {
@@ -60,6 +65,10 @@ class GroupGuard {
   };
 
   void abort();
+
+  /// Whether the backend holds on to operations of a group that was aborted: its threads cannot be
+  /// joined.
+  bool is_stuck();
 
   /// Refuses further operations: the world was left. False if the group had failed before.
   bool retire();
@@ -86,7 +95,7 @@ class GroupGuard {
 
   std::mutex mutex_;
   Verdict verdict_{.state = State::working, .dead = {}, .reason = ""};  // the first failure
-  std::condition_variable idle_;
+  std::condition_variable changed_;  // the verdict, or what is in flight
   int in_flight_ = 0;
 };
 

@@ -50,6 +50,8 @@ class GroupImpl {
     if (guard->retire() && nccl) nccl->shutdown();
     if (sockets) sockets->shut_down();
     shm->poison();
+    // Its threads would be waited for. They hold what they use, and end with the process.
+    if (gloo && guard->is_stuck()) new c10::intrusive_ptr<c10d::Backend>(gloo);
     group.reset();
     gloo.reset();
     nccl.reset();

@@ -11,11 +11,14 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 /// An operation of the inner backend whose failure is told in this library's errors.
 class GuardedWork : public c10d::Work {
  public:
-  GuardedWork(std::shared_ptr<GroupGuard> guard, const char* operation, WorkPtr inner)
+  /// `ended`: set by the guard when the operation has ended; null where nobody tells.
+  GuardedWork(std::shared_ptr<GroupGuard> guard, const char* operation, WorkPtr inner,
+              std::shared_ptr<bool> ended)
       : Work(guard->options().rank, inner->retrieveOpType()),
         guard_(std::move(guard)),
         operation_(operation),
-        inner_(std::move(inner)) {}
+        inner_(std::move(inner)),
+        ended_(std::move(ended)) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -32,6 +35,9 @@ class GuardedWork : public c10d::Work {
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
+    if (ended_ && timeout == kNoTimeout && !guard_->await_end(*ended_)) {
+      guard_->check_usable(operation_);
+    }
     bool ended = false;
     guarded([&] { ended = inner_->wait(timeout); });
     // An aborted point-to-point operation says so by returning false.
@@ -62,6 +68,7 @@ class GuardedWork : public c10d::Work {
   std::shared_ptr<GroupGuard> guard_;
   const char* operation_;
   WorkPtr inner_;
+  std::shared_ptr<bool> ended_;
 };
 
 // Which of Gloo's operations run on its own threads and can tell when they have ended. Messages are
@@ -94,11 +101,13 @@ WorkPtr GuardedBackend::run(const char* operation, Call call) {
     guard_->rethrow(std::current_exception(), operation);
   }
   if (!work) return work;  // between startCoalescing and endCoalescing
+  std::shared_ptr<bool> ended;
   if (counted) {
+    ended = std::make_shared<bool>(false);
     work->getFuture()->addCallback(
-        [guard = guard_](c10::ivalue::Future&) { guard->operation_ended(); });
+        [guard = guard_, ended](c10::ivalue::Future&) { guard->operation_ended(ended.get()); });
   }
-  return c10::make_intrusive<GuardedWork>(guard_, operation, std::move(work));
+  return c10::make_intrusive<GuardedWork>(guard_, operation, std::move(work), std::move(ended));
 }
 
 WorkPtr GuardedBackend::endCoalescing() {

@@ -65,6 +65,12 @@ void TrainerCore::settle() {
   }
   if (duties_.save) {
     save(duties_.best);
+    // Once the run goes on, the best weights are nowhere but in the memory of who writes them, who
+    // may die. Other snapshots can be replaced by a later one.
+    if (duties_.best && recovers_ && snapshots_) {
+      snapshots_->wait();
+      world_.barrier();
+    }
     duties_ = {};
   }
   if (!reason_) reason_ = stop_after_step_;

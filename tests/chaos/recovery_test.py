@@ -145,6 +145,8 @@ def phases(arguments, ranks, folder):
         "in an evaluation": {"KILL_IN_EVALUATION": edge, "KILL_RANK": last},
         "rank 0 in an evaluation": {"KILL_IN_EVALUATION": edge, "KILL_RANK": 0},
         "in a save": {"KILL_IN_SAVE": 8, "KILL_RANK": 0},
+        "in the save of the best": {"KILL_IN_SAVE": edge, "KILL_RANK": last},
+        "rank 0 in the save of the best": {"KILL_IN_SAVE": edge, "KILL_RANK": 0},
         "in the last save": {"KILL_IN_SAVE": steps, "KILL_RANK": 0},
         "after the last step": {"KILL_AT_STEP": steps, "KILL_RANK": last},
         "the replacement, too": {"KILL_AT_STEP": 6, "KILL_RANK": last, "KILL_JOINING_MS": 0},
