@@ -146,12 +146,19 @@ void GroupGuard::operation_ended(bool* ended) {
 bool GroupGuard::await_end(const bool& ended) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return ended || verdict_.state != State::working; });
-  return changed_.wait_for(lock, kLettingGo, [&] { return ended; });
+  return let_go(lock, [&] { return ended; });
+}
+
+template <typename Condition>
+bool GroupGuard::let_go(std::unique_lock<std::mutex>& lock, Condition condition) {
+  if (given_up_) return condition();
+  given_up_ = !changed_.wait_for(lock, kLettingGo, condition);
+  return !given_up_;
 }
 
 bool GroupGuard::is_stuck() {
   std::lock_guard lock(mutex_);
-  return verdict_.state != State::working && in_flight_ > 0;
+  return given_up_ && in_flight_ > 0;
 }
 
 void GroupGuard::abort() {
@@ -161,7 +168,7 @@ void GroupGuard::abort() {
   if (close_) close_();
   // With every connection closed the backend's threads end by themselves, but for sends that Gloo
   // has forgotten: those read their tensors at most, and is_stuck() tells of them.
-  changed_.wait_for(lock, kLettingGo, [&] { return in_flight_ == 0; });
+  let_go(lock, [&] { return in_flight_ == 0; });
 }
 
 }  // namespace lockstep

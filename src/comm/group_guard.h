@@ -89,6 +89,9 @@ class GroupGuard {
   static Verdict judge(const std::string& text);
   [[noreturn]] void throw_verdict(const Verdict& verdict, const char* operation) const;
   std::string prefix(const char* operation) const;
+  /// Waits for a broken group's threads, once for all.
+  template <typename Condition>
+  bool let_go(std::unique_lock<std::mutex>& lock, Condition condition);
 
   Options options_;
   std::function<void()> close_;
@@ -97,6 +100,7 @@ class GroupGuard {
   Verdict verdict_{.state = State::working, .dead = {}, .reason = ""};  // the first failure
   std::condition_variable changed_;  // the verdict, or what is in flight
   int in_flight_ = 0;
+  bool given_up_ = false;
 };
 
 }  // namespace lockstep

@@ -47,9 +47,11 @@ class GroupImpl {
 
   /// Leaves the group: its connections end even if someone still holds a handle.
   void leave() {
-    if (guard->retire() && nccl) nccl->shutdown();
-    if (sockets) sockets->shut_down();
+    const bool intact = guard->retire();
+    if (intact && nccl) nccl->shutdown();
+    if (sockets) sockets->end();
     shm->poison();
+    if (!intact) guard->abort();
     // Its threads would be waited for. They hold what they use, and end with the process.
     if (gloo && guard->is_stuck()) new c10::intrusive_ptr<c10d::Backend>(gloo);
     group.reset();

@@ -6,11 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace lockstep {
 namespace {
@@ -70,7 +72,17 @@ SocketHandles SocketHandles::opened_since(const Snapshot& before, int excluded_p
   return handles;
 }
 
+// Reading first: Gloo's loop sees the end of the connection and fails what waits for it. A send
+// that begins before it has seen that must still succeed, because Gloo forgets one whose write
+// fails, and its waiter with it.
 void SocketHandles::shut_down() const {
+  constexpr std::chrono::milliseconds kUntilSeen{10};
+  for (int descriptor : descriptors_) shutdown(descriptor, SHUT_RD);
+  if (!descriptors_.empty()) std::this_thread::sleep_for(kUntilSeen);
+  end();
+}
+
+void SocketHandles::end() const {
   for (int descriptor : descriptors_) shutdown(descriptor, SHUT_RDWR);
 }
 

@@ -36,8 +36,12 @@ class SocketHandles {
   /// connections.
   static SocketHandles opened_since(const Snapshot& before, int excluded_port);
 
-  /// Ends all of them in both directions. Thread-safe, may be called repeatedly.
+  /// Ends all of them in both directions while Gloo uses them. Thread-safe, may be called
+  /// repeatedly.
   void shut_down() const;
+
+  /// Ends those that nobody uses any more.
+  void end() const;
 
   std::size_t size() const { return descriptors_.size(); }
 
