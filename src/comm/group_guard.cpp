@@ -161,13 +161,18 @@ bool GroupGuard::is_stuck() {
   return given_up_ && in_flight_ > 0;
 }
 
-void GroupGuard::abort() {
-  std::unique_lock lock(mutex_);
+void GroupGuard::break_off() {
+  const std::lock_guard lock(mutex_);
   if (verdict_.state == State::working) verdict_.state = State::aborted;
   changed_.notify_all();
   if (close_) close_();
+}
+
+void GroupGuard::abort() {
+  break_off();
   // With every connection closed the backend's threads end by themselves, but for sends that Gloo
   // has forgotten: those read their tensors at most, and is_stuck() tells of them.
+  std::unique_lock lock(mutex_);
   let_go(lock, [&] { return in_flight_ == 0; });
 }
 

@@ -64,6 +64,10 @@ class GroupGuard {
     GroupGuard& guard_;
   };
 
+  /// Ends what is in flight, without waiting for that.
+  void break_off();
+
+  /// Ends what is in flight: afterwards the backend touches no tensor any more.
   void abort();
 
   /// Whether the backend holds on to operations of a group that was aborted: its threads cannot be
