@@ -266,6 +266,7 @@ void NodeShell::await_leftovers() {
 
 void NodeShell::carry_out(const AgentDone& done) {
   finish_ = done.finish;
+  workers_.close_ended_streams();
   // For those whose coordinator is here, and for what is still on its way to the kernel; but not
   // for ever.
   services_.loop.after(std::chrono::seconds(10), [this] { services_.loop.stop(); });

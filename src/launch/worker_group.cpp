@@ -24,10 +24,12 @@ void WorkerGroup::start(const StartWorkers& start) {
       const int local_rank = rank - start.membership.self().first_rank;
       if (local_rank < 0 || local_rank >= plan_.workers) continue;
       end_what_is_left_of(local_rank);
+      close_streams_of(local_rank);
       if (!take_spare(start, local_rank)) start_one(start, local_rank);
     }
     return;
   }
+  close_ended_streams();
   services_.layout.begin_attempt(
       {.epoch = start.membership.epoch, .restart_count = start.membership.restart_count});
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) start_one(start, local_rank);
@@ -216,9 +218,21 @@ std::optional<WorkerEnd> WorkerGroup::ended(std::uint64_t id, const ExitStatus& 
                           .fields = {{"pid", std::int64_t{worker.pid}},
                                      {"exit_code", std::int64_t{status.exit_code}},
                                      {"signal", std::int64_t{status.signal}}}});
-  if (worker.stdout_stream) services_.pump.close(*worker.stdout_stream);
-  if (worker.stderr_stream) services_.pump.close(*worker.stderr_stream);
+  // Not closed yet: what a wrapper script has started may be saving, and would die of SIGPIPE.
+  for (const auto& stream : {worker.stdout_stream, worker.stderr_stream}) {
+    if (stream) ended_streams_[worker.local_rank].push_back(*stream);
+  }
   return end;
+}
+
+void WorkerGroup::close_streams_of(int local_rank) {
+  const auto streams = ended_streams_.extract(local_rank);
+  if (!streams) return;
+  for (const std::uint64_t stream : streams.mapped()) services_.pump.close(stream);
+}
+
+void WorkerGroup::close_ended_streams() {
+  while (!ended_streams_.empty()) close_streams_of(ended_streams_.begin()->first);
 }
 
 WorkerFailure WorkerGroup::describe_failure(const Worker& worker, const ExitStatus& status,

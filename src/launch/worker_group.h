@@ -68,6 +68,9 @@ class WorkerGroup {
   /// A worker's end, where the event is about one.
   std::optional<WorkerEnd> on(const KeeperEvent& event);
 
+  /// Closes what workers that have ended wrote to: nothing that they started writes any more.
+  void close_ended_streams();
+
   bool all_started() const;
   bool holds(int local_rank) const;
 
@@ -90,6 +93,7 @@ class WorkerGroup {
   OutputPlan output_of(OutputStream stream, const Prepared& prepared) const;
   void note_start(const Worker& worker, bool was_spare);
   void end_what_is_left_of(int local_rank) const;
+  void close_streams_of(int local_rank);
   UniqueFd connect(OutputStream stream, Prepared& prepared);
   std::optional<WorkerEnd> ended(std::uint64_t id, const ExitStatus& status,
                                  const std::string& reason);
@@ -100,6 +104,7 @@ class WorkerGroup {
   Services services_;
   std::map<std::uint64_t, Worker> workers_;
   std::map<int, pid_t> last_pids_;  // of those that ended, by local rank
+  std::map<int, std::vector<std::uint64_t>> ended_streams_;  // by local rank
   std::uint64_t last_id_ = 0;
   std::uint64_t last_stream_ = 0;
 };

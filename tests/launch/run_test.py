@@ -169,7 +169,7 @@ class Signals(RunTest):
     def test_what_a_wrapper_script_runs_has_the_time_to_save_too(self):
         saver = self.script(
             """
-            trap 'sleep 0.5; echo saved; exit 0' TERM
+            trap 'sleep 0.5; echo half >&2; echo saved; exit 0' TERM
             echo ready
             while :; do sleep 0.01; done
             """,
@@ -178,8 +178,9 @@ class Signals(RunTest):
         job = Job(self.shell(f"sh {saver}; true"))
         job.wait_for_line("ready")
         job.process.send_signal(signal.SIGTERM)
-        code, out, _ = job.end()
+        code, out, err = job.end()
         self.assertEqual((code, out), (128 + signal.SIGTERM, "ready\nsaved\n"))
+        self.assertIn("half\n", err)
 
     def test_saved_and_to_be_resumed_is_what_a_stopped_job_says(self):
         text = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done"
