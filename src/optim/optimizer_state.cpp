@@ -72,15 +72,19 @@ at::Tensor adapted(const NamedParameter& parameter, const std::string& key,
   return copy.copy_(is_counter ? saved.reshape({}) : saved);
 }
 
+// `own` is what the optimizer has now. State that is that already, as after a transfer into it, is
+// not copied.
 ParameterState adapted_state(const NamedParameter& parameter, const OptimizerOptions& options,
-                             const State& state) {
+                             const State& state, const StateByName& own) {
   ParameterState tensors;
   const auto keys = state_keys(options);
+  const auto current = own.find(parameter.name);
   for (const std::string& key : keys) {
     const auto found = state.tensors.find(parameter.name + "." + key);
-    if (found != state.tensors.end()) {
-      tensors[key] = adapted(parameter, key, found->second);
-    }
+    if (found == state.tensors.end()) continue;
+    const bool is_own = current != own.end() && current->second.contains(key) &&
+                        current->second.at(key).is_same(found->second);
+    tensors[key] = is_own ? found->second : adapted(parameter, key, found->second);
   }
   // Adam's tensors only make sense together.
   if (!tensors.empty() && tensors.size() != keys.size()) {
@@ -154,7 +158,7 @@ void Optimizer::load_state(const State& state) {
     group.options = options_from_json(saved, group.options);
     group.initial_lr = initial_lr_of(saved, group.options);
     for (const NamedParameter& parameter : group.parameters) {
-      ParameterState adopted = adapted_state(parameter, group.options, state);
+      ParameterState adopted = adapted_state(parameter, group.options, state, state_);
       if (!adopted.empty()) {
         tensors.emplace(parameter.name, std::move(adopted));
       }

@@ -23,6 +23,11 @@ std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
+bool is_same_memory(const at::Tensor& one, const at::Tensor& other) {
+  return one.const_data_ptr() == other.const_data_ptr() &&
+         one.scalar_type() == other.scalar_type() && one.strides() == other.strides();
+}
+
 void erase_all(std::string& text, const std::string& part) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
     if (at == 0 || text[at - 1] == '.') {
@@ -103,7 +108,9 @@ void load_module_state(torch::nn::Module& module, const State& state) {
     throw InvalidArgument(concat("the state does not fit ", module.name(), ": ", problems));
   }
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : given) own.at(name).copy_(tensor);
+  for (const auto& [name, tensor] : given) {
+    if (!is_same_memory(own.at(name), tensor)) own.at(name).copy_(tensor);
+  }
 }
 
 }  // namespace lockstep

@@ -10,6 +10,8 @@
 #include "comm/recovery.h"
 #include "lockstep/error.h"
 #include "lockstep/sync_batch_norm.h"
+#include "snapshot/staging.h"
+#include "train/state_stream.h"
 #include "train/state_transfer.h"
 
 namespace lockstep {
@@ -55,31 +57,60 @@ Standing compare_commits(ProcessGroup& group, std::optional<std::int64_t> commit
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] < newest) {
       standing.takers.push_back(static_cast<int>(rank));
-    } else if (standing.source < 0) {
-      standing.source = static_cast<int>(rank);
+    } else {
+      standing.givers.push_back(static_cast<int>(rank));
     }
   }
+  standing.source = standing.givers.front();
   return standing;
 }
 
-HandedState hand_over(ProcessGroup& group, const Standing& standing,
-                      const std::function<HandedState()>& offer) {
+const json& StateOffer::part(const std::string& name) const {
+  const auto& parts = description.at("parts");
+  const auto found = parts.find(name);
+  if (found == parts.end()) {
+    throw InvalidArgument(concat("this process replaces another, but the others' state has no ",
+                                 name, "; all ranks must run the same program"));
+  }
+  return *found;
+}
+
+bool StateOffer::fits_in_memory() const {
+  constexpr std::uint64_t kReserveBytes = 256 << 20;
+  const std::uint64_t available = available_memory();
+  return available >= kReserveBytes && bytes <= available - kReserveBytes;
+}
+
+HandedState hand_over(ProcessGroup& group, const Standing& standing, const StateHolder& holder) {
   HandedState handed;
   std::string text;
-  const bool gives = group.rank() == standing.source;
-  if (gives) {
-    handed = offer();
-    text = pack({{"state", describe_state(handed.state)}, {"values", handed.values}});
+  const bool is_source = group.rank() == standing.source;
+  if (is_source) {
+    handed = holder.offer();
+    handed.bytes = total_bytes(distinct_tensors(handed.state));
+    text = pack({{"state", describe_state(handed.state)},
+                 {"values", handed.values},
+                 {"bytes", handed.bytes}});
   }
   json message = json::from_cbor(group.broadcast_string(text, standing.source));
-  if (gives) {
-    send_tensors(group, handed.state, standing.takers);
-    if (!standing.takers.empty()) handed.bytes = state_bytes(handed.state);
-    handed.state = {};
-  } else if (standing.takes(group.rank())) {
-    handed.state = allocate_state(message.at("state"));
-    receive_tensors(group, handed.state, standing.source);
+  const Transfer transfer{
+      .givers = standing.givers, .takers = standing.takers, .bytes = message.at("bytes")};
+  if (standing.takes(group.rank())) {
+    handed.state = allocate_state(
+        message.at("state"),
+        holder.give_up({.description = message.at("state"), .bytes = transfer.bytes}));
+    std::vector<at::Tensor> tensors = distinct_tensors(handed.state);
+    if (total_bytes(tensors) != transfer.bytes) {  // two of them are one here, and not there
+      handed.state = allocate_state(message.at("state"));
+      tensors = distinct_tensors(handed.state);
+    }
+    receive_tensors(group, transfer, tensors);
+  } else if (sends(group.rank(), group, transfer)) {
+    if (!is_source) handed = holder.offer();
+    send_tensors(group, transfer, distinct_tensors(handed.state));
   }
+  if (!standing.takes(group.rank())) handed.state = {};
+  if (!is_source || standing.takers.empty()) handed.bytes = 0;
   handed.values = std::move(message.at("values"));
   return handed;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -28,6 +29,7 @@ bool ranks_were_lost(World& world, const std::function<bool()>& asked_to_stop);
 /// Who has which state.
 struct Standing {
   int source = -1;          // the lowest of those that are furthest
+  std::vector<int> givers;  // all of those
   std::vector<int> takers;  // those without state, or behind
 
   bool takes(int rank) const;
@@ -41,12 +43,31 @@ Standing compare_commits(ProcessGroup& group, std::optional<std::int64_t> commit
 struct HandedState {
   Snapshot state;  // empty where it is not taken
   nlohmann::json values;
-  std::size_t bytes = 0;  // that the source has sent to each taker
+  std::size_t bytes = 0;  // that each taker has got, where this process is the source
 };
 
-/// Collective. `offer` is called in the source; its state goes to the takers, its values to all.
-HandedState hand_over(ProcessGroup& group, const Standing& standing,
-                      const std::function<HandedState()>& offer);
+/// A state that is about to come.
+struct StateOffer {
+  const nlohmann::json& description;  // describe_state()'s
+  std::size_t bytes = 0;
+
+  const nlohmann::json& part(const std::string& name) const;
+
+  /// Whether this process has the memory to hold it beside its own.
+  bool fits_in_memory() const;
+};
+
+/// What hand_over() asks of a rank.
+struct StateHolder {
+  /// The state and values of a rank that has them. The state's tensors are those in use.
+  std::function<HandedState()> offer;
+  /// Before a state is taken: tensors in use that may be written over at once, so that memory holds
+  /// them only once. If the transfer then fails, what they held is lost.
+  std::function<Snapshot(const StateOffer&)> give_up;
+};
+
+/// Collective. The state goes from those who have it to the takers, the source's values to all.
+HandedState hand_over(ProcessGroup& group, const Standing& standing, const StateHolder& holder);
 
 /// Whether a SyncBatchNorm communicates in a group of its own, which nobody would form again.
 bool has_group_of_its_own(const torch::nn::Module& module, const ProcessGroup& group);

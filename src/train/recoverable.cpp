@@ -104,6 +104,7 @@ class RecoverableLoop {
   bool others_were_lost();
   void carry_over(bool formed);
   void agree_on_state();
+  Snapshot give_up_state(const StateOffer& offer);
   void take(const HandedState& handed);
   Snapshot snapshot() const;
   json unchanging() const;
@@ -312,15 +313,29 @@ void RecoverableLoop::agree_on_state() {
   ProcessGroup& group = world_.group();
   const Standing standing =
       compare_commits(group, has_state_ ? std::optional(next_) : std::nullopt);
-  const HandedState handed = hand_over(group, standing, [this] {
-    return HandedState{.state = snapshot(), .values = {{"next", next_}, {"stopped", stopped_}}};
-  });
+  HandedState handed =
+      hand_over(group, standing,
+                {.offer =
+                     [this] {
+                       return HandedState{.state = snapshot(),
+                                          .values = {{"next", next_}, {"stopped", stopped_}}};
+                     },
+                 .give_up = [this](const StateOffer& offer) { return give_up_state(offer); }});
   if (standing.takes(group.rank())) take(handed);
   verify(standing.source, "after the recovery");
   join_group(*state_.module, group);
   form();
   has_state_ = true;
   commit_to_recovery(world_, next_);
+}
+
+// The weights; what else there is may be held in any way, and is taken at the end.
+Snapshot RecoverableLoop::give_up_state(const StateOffer& offer) {
+  if (has_state_ && offer.fits_in_memory()) return {};
+  has_state_ = false;
+  Snapshot own;
+  own.parts[kModule] = module_state(*state_.module);
+  return own;
 }
 
 void RecoverableLoop::take(const HandedState& handed) {

@@ -2,34 +2,34 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/process_group.h"
+#include "lockstep/optimizer.h"
 #include "lockstep/snapshot.h"
 
 namespace lockstep {
 
-/// How a rank that has the state of a run hands it to ranks that have not: the values and the list
-/// of tensors first, which everyone may read, then the tensors' bytes in chunks, each with its
-/// checksum, from one rank to some others.
+/// How ranks that have the state of a run hand it to those that have not: the values and the list
+/// of tensors first, which everyone may read, then the tensors' bytes in chunks (state_stream.h).
 
 /// The values of all parts, and what tensors there are. Unlike JSON as text it can say infinity.
 nlohmann::json describe_state(const Snapshot& snapshot);
 
-/// A snapshot like the one described, with tensors of its own whose values are yet to come.
-Snapshot allocate_state(const nlohmann::json& description);
+/// A snapshot like the one described, whose values are yet to come. Where `own` has a tensor of the
+/// same name, type and shape, that one is taken, so that nothing is held twice; others are new.
+Snapshot allocate_state(const nlohmann::json& description, const Snapshot& own = {});
 
-/// Sends the tensors of the description to some ranks of the group.
-void send_tensors(ProcessGroup& group, const Snapshot& snapshot, const std::vector<int>& takers);
+/// Gives an optimizer that has not made a step yet the tensors of a described part, so that they
+/// can be received in their place. Throws InvalidArgument if they do not fit.
+void make_room(Optimizer& optimizer, const nlohmann::json& part);
 
-/// Throws SystemError if what arrives is not what was sent.
-void receive_tensors(ProcessGroup& group, const Snapshot& snapshot, int source);
-
-/// How many bytes send_tensors() sends to each.
-std::size_t state_bytes(const Snapshot& snapshot);
+/// The tensors of a state in the order of their names, each once and without empty ones: what is to
+/// be transferred.
+std::vector<at::Tensor> distinct_tensors(const Snapshot& snapshot);
+std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
 
 /// A checksum over all tensors, their names and the values beside them.
 std::uint64_t state_checksum(const Snapshot& snapshot);

@@ -25,6 +25,8 @@
 
 namespace lockstep {
 
+struct StateOffer;
+
 /// One run of a Trainer on one rank. What lasts is in RunState; a step is computed by GradientStep
 /// and takes effect in commit_step(); everything else here decides when to report, evaluate, save
 /// and end.
@@ -99,6 +101,7 @@ class TrainerCore {
   bool others_were_lost();
   void carry_over(bool formed);
   void agree_on_state(std::chrono::steady_clock::duration forming);
+  Snapshot give_up_state(const StateOffer& offer);
   void take_state(Snapshot state, const nlohmann::json& data);
   nlohmann::json progress_values() const;
   void take_progress_values(const nlohmann::json& values);
@@ -155,10 +158,11 @@ class TrainerCore {
   Duties duties_;
   std::int64_t commits_ = 0;
   RunJournal journal_;
-  bool has_state_ = false;      // false: this process has yet to take it from the others
-  bool recovers_ = false;       // the launcher has been told that this process can be carried over
-  std::int64_t log_lines_ = 0;  // the same on every rank, though only rank 0 has the file
-  double counted_ = 0;          // by this program, not by earlier runs
+  bool has_state_ = false;       // false: this process has yet to take it from the others
+  bool state_given_up_ = false;  // a transfer into it has begun and not ended
+  bool recovers_ = false;        // the launcher has been told that this process can be carried over
+  std::int64_t log_lines_ = 0;   // the same on every rank, though only rank 0 has the file
+  double counted_ = 0;           // by this program, not by earlier runs
   std::int64_t samples_in_step_ = 0;
 
   /// Ranks talk about stopping a few times a second, whatever a step takes: this is the next step.

@@ -101,12 +101,17 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   ProcessGroup& group = world_.group();
   const bool had_state = has_state_;
   const std::int64_t had_commits = commits_;
+  const bool is_whole = has_state_ && !state_given_up_;
   const Standing standing =
-      compare_commits(group, has_state_ ? std::optional(commits_) : std::nullopt);
-  HandedState handed = hand_over(group, standing, [&] {
-    return HandedState{.state = state_->snapshot(share_, world_.epoch()),
-                       .values = progress_values()};
-  });
+      compare_commits(group, is_whole ? std::optional(commits_) : std::nullopt);
+  HandedState handed =
+      hand_over(group, standing,
+                {.offer =
+                     [this] {
+                       return HandedState{.state = state_->snapshot(share_, world_.epoch()),
+                                          .values = progress_values()};
+                     },
+                 .give_up = [this](const StateOffer& offer) { return give_up_state(offer); }});
 
   // Up to the next collective nothing can come between.
   const auto transferred = Clock::now();
@@ -137,6 +142,18 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   commit_to_recovery(world_, state_->position.step);
 }
 
+// What is received goes straight into place where there is nothing to lose, or no memory for both.
+Snapshot TrainerCore::give_up_state(const StateOffer& offer) {
+  if (has_state_ && offer.fits_in_memory()) return {};
+  if (!has_state_) make_room(state_->optimizer(), offer.part("optimizer"));
+  state_given_up_ = true;
+  Snapshot own = state_->snapshot(share_, world_.epoch());
+  std::erase_if(own.parts, [](const auto& part) {
+    return part.first != "model" && part.first != "optimizer" && part.first != "ema";
+  });
+  return own;
+}
+
 void TrainerCore::take_state(Snapshot state, const json& data) {
   if (has_state_) {
     // Callbacks have a state already, and are told what they have missed.
@@ -150,6 +167,7 @@ void TrainerCore::take_state(Snapshot state, const json& data) {
     }
   }
   state_->restore(state, "the other ranks' memory");
+  state_given_up_ = false;
 }
 
 // What a run knows beside its state, the same on every rank.

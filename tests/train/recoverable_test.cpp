@@ -305,14 +305,28 @@ RANKS_TEST(CarryOver, the_lowest_of_those_furthest_gives_to_all_behind, 4) {
   const auto mine = commits[static_cast<std::size_t>(world.rank())];
   const Standing standing = compare_commits(group, mine);
   EXPECT_EQ(standing.source, 1);
+  EXPECT_EQ(standing.givers, (std::vector<int>{1, 3}));
   EXPECT_EQ(standing.takers, (std::vector<int>{0, 2}));
 
-  const HandedState handed = hand_over(group, standing, [&] {
-    EXPECT_EQ(world.rank(), 1);
+  Snapshot own;
+  if (world.rank() == 2) own.parts["model"].tensors["weight"] = torch::zeros(10, torch::kLong);
+  const auto offer = [&] {
+    EXPECT_EQ(world.rank(), 1);  // a small state comes from one
     HandedState offer{.state = {.step = 8}, .values = {{"best", INFINITY}}};
     offer.state.parts["model"].tensors["weight"] = torch::arange(10);
     return offer;
-  });
+  };
+  const auto give_up = [&](const StateOffer& coming) {
+    EXPECT_EQ(coming.bytes, 80u);
+    EXPECT_TRUE(coming.fits_in_memory());
+    EXPECT_EQ(coming.part("model").at("tensors").size(), 1u);
+    EXPECT_THROW(coming.part("optimizer"), InvalidArgument);
+    return own;
+  };
+  const HandedState handed = hand_over(group, standing, {.offer = offer, .give_up = give_up});
+  if (world.rank() == 2) {
+    EXPECT_TRUE(torch::equal(own.parts.at("model").tensors.at("weight"), torch::arange(10)));
+  }
   EXPECT_EQ(handed.values.at("best").get<double>(), INFINITY);
   EXPECT_EQ(handed.state.parts.size(), standing.takes(world.rank()) ? 1u : 0u);
   if (standing.takes(world.rank())) {

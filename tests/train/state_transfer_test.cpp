@@ -1,15 +1,20 @@
 #include "train/state_transfer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "tests/support/ranks.h"
 #include "train/replica_vote.h"
 #include "train/run_journal.h"
+#include "train/state_stream.h"
 
 using namespace lockstep;
 
@@ -33,36 +38,110 @@ Snapshot some_state() {
 
 }  // namespace
 
+namespace {
+
+// Ranks `givers` hand some_state() to `takers`; true where it arrived whole.
+bool hand_to(World& world, const std::vector<int>& givers, const std::vector<int>& takers,
+             const Snapshot& original, const Snapshot& own = {}) {
+  const auto tensors = distinct_tensors(original);
+  const Transfer transfer{.givers = givers, .takers = takers, .bytes = total_bytes(tensors)};
+  if (std::ranges::count(takers, world.rank()) == 0) {
+    if (sends(world.rank(), world.group(), transfer)) {
+      send_tensors(world.group(), transfer, tensors);
+    }
+    return true;
+  }
+  const Snapshot arrived = allocate_state(describe_state(original), own);
+  receive_tensors(world.group(), transfer, distinct_tensors(arrived));
+  EXPECT_EQ(arrived.step, original.step);
+  EXPECT_EQ(arrived.slots, original.slots);
+  EXPECT_EQ(arrived.seed, original.seed);
+  for (const auto& [part, state] : original.parts) {
+    EXPECT_EQ(arrived.parts.at(part).values, state.values);
+    for (const auto& [name, tensor] : state.tensors) {
+      EXPECT_TRUE(torch::equal(arrived.parts.at(part).tensors.at(name), tensor)) << name;
+    }
+  }
+  return state_checksum(arrived) == state_checksum(original);
+}
+
+Snapshot large_state() {
+  Snapshot snapshot;
+  // More than kSeveralSendersFrom, and edges that are none of chunks.
+  snapshot.parts["model"].tensors["a"] = torch::arange(1 << 22);
+  snapshot.parts["model"].tensors["b"] = torch::arange((9 << 20) + 77);
+  return snapshot;
+}
+
+}  // namespace
+
 RANKS_TEST(StateTransfer, brings_every_bit_to_those_who_ask_and_only_to_them, 3) {
   World world = init();
-  const bool gives = world.rank() == 1, takes = world.rank() == 2;
-  const Snapshot original = some_state();  // the same numbers everywhere, to compare with
-  std::string text;
-  if (gives) {
-    const auto bytes = nlohmann::json::to_cbor(describe_state(original));
-    text.assign(bytes.begin(), bytes.end());
-  }
-  const auto description = nlohmann::json::from_cbor(world.group().broadcast_string(text, 1));
-  if (gives) send_tensors(world.group(), original, {2});
-  if (takes) {
-    const Snapshot arrived = allocate_state(description);
-    receive_tensors(world.group(), arrived, 1);
-    EXPECT_EQ(arrived.step, 7);
-    EXPECT_EQ(arrived.slots, 3);
-    EXPECT_EQ(arrived.seed, 11u);
-    EXPECT_EQ(arrived.parts.at("watch").values, original.parts.at("watch").values);
-    for (const auto& [part, state] : original.parts) {
-      for (const auto& [name, tensor] : state.tensors) {
-        EXPECT_TRUE(torch::equal(arrived.parts.at(part).tensors.at(name), tensor)) << name;
-      }
-    }
-    const auto& model = arrived.parts.at("model").tensors;
-    EXPECT_TRUE(model.at("tied").is_same(model.at("large")));
-    EXPECT_EQ(state_checksum(arrived), state_checksum(original));
-    model.at("index").add_(1);
-    EXPECT_NE(state_checksum(arrived), state_checksum(original));
+  EXPECT_TRUE(hand_to(world, {1}, {2}, some_state()));
+  const Snapshot arrived = allocate_state(describe_state(some_state()));
+  const auto& model = arrived.parts.at("model").tensors;
+  EXPECT_TRUE(model.at("tied").is_same(model.at("large")));
+  world.barrier();
+}
+
+RANKS_TEST(StateTransfer, comes_from_several_to_several, 4) {
+  World world = init();
+  EXPECT_TRUE(hand_to(world, {0, 3}, {1, 2}, large_state()));
+  EXPECT_TRUE(hand_to(world, {1, 2, 3}, {0}, large_state()));
+  world.barrier();
+}
+
+RANKS_TEST(StateTransfer, goes_over_connections_where_one_rank_shares_no_memory, 3) {
+  World world = init();
+  if (world.rank() == 1) setenv("LOCKSTEP_SHM", "0", 1);
+  EXPECT_TRUE(hand_to(world, {0, 2}, {1}, large_state()));
+  EXPECT_TRUE(hand_to(world, {1, 2}, {0}, large_state()));
+  world.barrier();
+}
+
+RANKS_TEST(StateTransfer, writes_into_tensors_that_are_there, 2) {
+  World world = init();
+  const Snapshot original = some_state();
+  Snapshot own;
+  own.parts["model"].tensors["large"] = torch::zeros({1500, 1100});
+  own.parts["model"].tensors["half"] = torch::zeros({33});            // of another type
+  own.parts["model"].tensors["turned"] = torch::zeros({40, 30}).t();  // not in a row
+  EXPECT_TRUE(hand_to(world, {0}, {1}, original, own));
+  if (world.rank() == 1) {
+    const auto& wanted = original.parts.at("model").tensors;
+    const auto& tensors = own.parts.at("model").tensors;
+    EXPECT_TRUE(torch::equal(tensors.at("large"), wanted.at("large")));
+    EXPECT_TRUE(torch::equal(tensors.at("turned"), wanted.at("turned")));
+    EXPECT_TRUE(torch::equal(tensors.at("half"), torch::zeros({33})));
   }
   world.barrier();
+}
+
+RANKS_TEST_WITH(StateTransfer, ends_when_the_sender_dies, {.count = 2, .killed = {0}}) {
+  World world = init();
+  const Snapshot original = large_state();
+  const Transfer transfer{.givers = {0}, .takers = {1}, .bytes = total_bytes(distinct_tensors(original))};
+  if (world.rank() == 0) {
+    // It dies in the middle: the rest of what it was to send is not there.
+    auto tensors = distinct_tensors(original);
+    tensors.pop_back();
+    try {
+      send_tensors(world.group(), transfer, tensors);
+    } catch (const std::out_of_range&) {
+      lockstep::testing::kill_this_process();
+    }
+  }
+  const Snapshot arrived = allocate_state(describe_state(original));
+  EXPECT_THROW(receive_tensors(world.group(), transfer, distinct_tensors(arrived)), PeerLost);
+}
+
+TEST(StateTransfer, senders_are_near_and_several_for_a_large_state) {
+  using Ranks = std::vector<int>;
+  const std::vector<std::string> machines = {"a", "a", "b", "b", "", ""};
+  EXPECT_EQ(senders_to(1, {0, 2, 3}, machines, 10), Ranks{0});
+  EXPECT_EQ(senders_to(2, {0, 1, 3}, machines, kSeveralSendersFrom), Ranks{3});
+  EXPECT_EQ(senders_to(2, {0, 1}, machines, kSeveralSendersFrom), (Ranks{0, 1}));
+  EXPECT_EQ(senders_to(4, {1, 5}, machines, 10), Ranks{1});  // names that say nothing are no match
 }
 
 TEST(RunJournal, keeps_the_last_events_and_their_numbers) {
