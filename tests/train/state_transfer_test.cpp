@@ -120,7 +120,8 @@ RANKS_TEST(StateTransfer, writes_into_tensors_that_are_there, 2) {
 RANKS_TEST_WITH(StateTransfer, ends_when_the_sender_dies, {.count = 2, .killed = {0}}) {
   World world = init();
   const Snapshot original = large_state();
-  const Transfer transfer{.givers = {0}, .takers = {1}, .bytes = total_bytes(distinct_tensors(original))};
+  const Transfer transfer{
+      .givers = {0}, .takers = {1}, .bytes = total_bytes(distinct_tensors(original))};
   if (world.rank() == 0) {
     // It dies in the middle: the rest of what it was to send is not there.
     auto tensors = distinct_tensors(original);
