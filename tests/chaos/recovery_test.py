@@ -35,6 +35,17 @@ class Run:
         self.process = None
 
     def start(self):
+        command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
+                   "--max-replacements", "1000", "--hang-timeout", self.hang_timeout,
+                   "--spares", str(self.arguments.spares), "--run-dir", str(self.folder / "run"),
+                   self.arguments.job]
+        self.output = open(self.folder / "output", "w")
+        self.process = subprocess.Popen(command, env=self.environment(), cwd=self.folder,
+                                        stdout=self.output, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
+        return self
+
+    def environment(self):
         environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
                            OMP_NUM_THREADS="1", SAVE_EVERY="8",
                            PROCESS_IDS=str(self.folder / "ids"),
@@ -42,15 +53,7 @@ class Run:
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"),
                            **{name: str(value) for name, value in self.settings.items()})
         environment.pop("LOCKSTEP_RUN_DIR", None)
-        command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
-                   "--max-replacements", "1000", "--hang-timeout", self.hang_timeout,
-                   "--spares", str(self.arguments.spares), "--run-dir", str(self.folder / "run"),
-                   self.arguments.job]
-        self.output = open(self.folder / "output", "w")
-        self.process = subprocess.Popen(command, env=environment, cwd=self.folder,
-                                        stdout=self.output, stderr=subprocess.STDOUT,
-                                        start_new_session=True)
-        return self
+        return environment
 
     def end(self):
         """Waits; returns the launcher's exit code."""
@@ -261,4 +264,5 @@ def main():
                 random_kills(arguments, ranks, place, arguments.kills, arguments.seed)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

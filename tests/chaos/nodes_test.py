@@ -1,0 +1,172 @@
+"""A Trainer on two nodes, in network namespaces: what its network, its launchers and its ranks lose is
+made up for, and every byte that it leaves behind is that of a run on one node that nothing happened to.
+
+nodes_test.py LOCKSTEP RESUME_JOB [--some CASE...]
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+
+from network import Network  # noqa: E402
+from recovery_test import Run, compare  # noqa: E402
+
+STEPS = 60
+LIMIT = 120  # seconds for what takes a few
+FIRST, OTHER = 1, 2  # nodes; the first has the coordinator and the store
+
+
+class NodesRun(Run):
+    """One rank on each of two nodes, which share a disk."""
+
+    def __init__(self, arguments, folder, network, **settings):
+        # The namespaces are on one machine: without this, gradients would not go by the cables.
+        super().__init__(arguments, folder, 2, STEPS, SLOW_MS=40, LOCKSTEP_SHM=0, **settings)
+        self.network = network
+        self.launchers = {}
+        self.secret = self.folder / "secret"
+        self.secret.write_text("0123456789abcdef0123456789abcdef\n")
+        self.secret.chmod(0o600)
+
+    def start(self):
+        for node in (FIRST, OTHER):
+            self.start_node(node)
+        return self
+
+    def start_node(self, node):
+        command = self.network.command(
+            node, self.arguments.lockstep, "run", "--nnodes", "2", "--nproc-per-node", "1",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.network.address(FIRST)}:29400",
+            "--rdzv-id", "job", "--secret-file", str(self.secret), "--max-restarts", "3",
+            "--run-dir", str(self.folder / f"run_{node}"), self.arguments.job)
+        with open(self.folder / "output", "a") as output:
+            self.launchers[node] = subprocess.Popen(
+                command, env=self.environment(), cwd=self.folder, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait_for_lines(self, count):
+        """Of the curves, of which there is one for each step."""
+        self.wait_until(f"{count} steps", lambda: self.lines() >= count)
+
+    def wait_for_text(self, text):
+        self.wait_until(f"'{text}'", lambda: text in self.text())
+
+    def wait_until(self, what, is_so):
+        deadline = time.monotonic() + LIMIT
+        while not is_so():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{self.folder.name}: no {what} in {LIMIT} s\n{self.text()}")
+            time.sleep(0.01)
+
+    def end_node(self, node):
+        """Waits for the launcher; returns its exit code."""
+        try:
+            return self.launchers.pop(node).wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{self.folder.name}: not finished after {LIMIT} s\n{self.text()}")
+
+    def end(self):
+        codes = [self.end_node(node) for node in list(self.launchers)]
+        if any(codes):
+            raise SystemExit(f"{self.folder.name}: exit codes {codes}\n{self.text()}")
+
+    def kill_launcher(self, node):
+        """As the kernel would, and as `ip netns exec` passes nothing on: by its own process id."""
+        launcher = self.launchers.pop(node)
+        launcher.kill()
+        launcher.wait(timeout=LIMIT)
+
+    def close(self):
+        for launcher in self.launchers.values():
+            os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait(timeout=LIMIT)
+
+
+def a_rank_of_the_other_node(run):
+    run.wait_for_lines(15)
+    os.kill(run.process_id(1), signal.SIGKILL)
+    run.wait_for_text("all ranks go on")
+    run.end()
+    return "replaced in place"
+
+
+def a_cable_for_a_moment(run):
+    run.wait_for_lines(15)
+    run.network.cut(OTHER)
+    time.sleep(0.5)  # less than the limit for a node that is not heard of
+    run.network.mend(OTHER)
+    run.end()
+    if "was lost" in run.text() or "restart" in run.text():
+        raise SystemExit(f"{run.folder.name}: more than a moment was lost\n{run.text()}")
+    return "went on"
+
+
+def a_cable_for_long(run):
+    run.wait_for_lines(15)
+    run.network.cut(OTHER)
+    run.wait_for_text("was lost")
+    run.network.mend(OTHER)
+    run.end()
+    return "restarted from a snapshot when the node was back"
+
+
+def the_launcher_of_the_other_node(run):
+    run.wait_for_lines(15)
+    run.kill_launcher(OTHER)
+    run.wait_for_text("was lost")
+    run.start_node(OTHER)
+    run.end()
+    return "restarted from a snapshot with a new launcher"
+
+
+def the_launcher_with_the_coordinator(run):
+    run.wait_for_lines(15)
+    run.kill_launcher(FIRST)
+    run.wait_for_text("lost the coordinator")
+    run.start_node(FIRST)
+    run.end()
+    return "restarted from a snapshot with a new coordinator"
+
+
+CASES = {
+    "a rank of the other node": a_rank_of_the_other_node,
+    "a cable for a moment": a_cable_for_a_moment,
+    "a cable for long": a_cable_for_long,
+    "the launcher of the other node": the_launcher_of_the_other_node,
+    "the launcher with the coordinator": the_launcher_with_the_coordinator,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lockstep", type=os.path.abspath)
+    parser.add_argument("job", type=os.path.abspath)
+    parser.add_argument("--some", nargs="*", default=list(CASES), choices=list(CASES))
+    arguments = parser.parse_args()
+    arguments.spares = 0
+    if not Network.possible():
+        print("skipped: network namespaces need root and iproute2")
+        return
+    with tempfile.TemporaryDirectory(prefix="lockstep_nodes_") as folder:
+        undisturbed = Run(arguments, pathlib.Path(folder) / "undisturbed", 2, STEPS).finish()
+        for name in arguments.some:
+            network = Network(2)
+            run = NodesRun(arguments, pathlib.Path(folder) / name.replace(" ", "_"), network)
+            try:
+                result = CASES[name](run.start())
+                compare(name, run, undisturbed)
+            finally:
+                run.close()
+                network.close()
+            print(f"lost {name}: {result}; equal", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
