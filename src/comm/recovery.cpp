@@ -124,7 +124,7 @@ void end_recovery(World& world, std::int64_t steps) {
 }
 
 void reject(World& world, const std::vector<int>& ranks, const std::string& reason) {
-  world.impl().agent->reject(ranks, reason);
+  world.impl().agent->reject(world.impl().groups->epoch(), ranks, reason);
 }
 
 bool await_revocation(World& world, milliseconds limit) {

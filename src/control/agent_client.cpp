@@ -105,8 +105,8 @@ void AgentClient::report_recovers_no_more(std::uint64_t epoch, std::int64_t comm
   post(WorkerRecovers{.epoch = epoch, .step = committed_steps, .able = false});
 }
 
-void AgentClient::reject(std::vector<int> ranks, std::string reason) {
-  post(WorkerRejected{.ranks = std::move(ranks), .reason = std::move(reason)});
+void AgentClient::reject(std::uint64_t epoch, std::vector<int> ranks, std::string reason) {
+  post(WorkerRejected{.ranks = std::move(ranks), .reason = std::move(reason), .epoch = epoch});
 }
 
 void AgentClient::post(MessageFromWorker message) {

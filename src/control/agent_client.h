@@ -61,9 +61,9 @@ class AgentClient {
   /// Takes report_recovers() back: the program goes on to something that cannot be repeated.
   void report_recovers_no_more(std::uint64_t epoch, std::int64_t committed_steps);
 
-  /// The state of these ranks is not that of the others. Not sent to an agent that cannot act on
-  /// it.
-  void reject(std::vector<int> ranks, std::string reason);
+  /// The state of these ranks of a membership is not that of the others. Not sent to an agent that
+  /// cannot act on it.
+  void reject(std::uint64_t epoch, std::vector<int> ranks, std::string reason);
 
   /// The program ends now, all being well.
   void leave();

@@ -49,6 +49,7 @@ class Fields {
   }
   // Of a field that not every version has.
   bool flag_if_said(const char* name) const { return object_.contains(name) && flag(name); }
+  std::uint64_t epoch_if_said() const { return object_.contains("epoch") ? epoch() : 0; }
   std::map<std::string, std::string, std::less<>> texts(const char* name) const {
     const Json& value = get(name);
     if (!value.is_object()) throw InvalidArgument(concat("the field '", name, "' is no object"));
@@ -128,7 +129,10 @@ Json fields_of(const WorkerRecovers& recovers) {
 }
 
 Json fields_of(const WorkerRejected& rejected) {
-  return {{"kind", "rejected"}, {"ranks", rejected.ranks}, {"reason", rejected.reason}};
+  return {{"kind", "rejected"},
+          {"ranks", rejected.ranks},
+          {"reason", rejected.reason},
+          {"epoch", rejected.epoch}};
 }
 
 Json fields_of(const WorkerWelcome& welcome) {
@@ -233,7 +237,9 @@ MessageFromWorker decode_from_worker(std::string_view text) {
                           .able = fields.flag("able")};
   }
   if (kind == "rejected") {
-    return WorkerRejected{.ranks = fields.numbers("ranks"), .reason = fields.text("reason")};
+    return WorkerRejected{.ranks = fields.numbers("ranks"),
+                          .reason = fields.text("reason"),
+                          .epoch = fields.epoch_if_said()};
   }
   throw InvalidArgument("a worker's message is of a kind that is not known");
 }

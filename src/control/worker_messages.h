@@ -80,7 +80,8 @@ struct WorkerRecovers {
 /// These ranks' state is not that of the others: the worker asks that they be replaced.
 struct WorkerRejected {
   std::vector<int> ranks;
-  std::string reason;  // for people
+  std::string reason;       // for people
+  std::uint64_t epoch = 0;  // of the membership whose ranks they are; 0: it was not said
 
   bool operator==(const WorkerRejected&) const = default;
 };
@@ -114,14 +115,15 @@ struct StopWorker {
 /// Ranks are gone: what waits for them is to be given up now. NewWorld follows with this epoch or a
 /// later one; or StopWorker, where the job cannot go on in place.
 struct RevokeWorld {
-  std::uint64_t epoch = 0;  // of the membership that is being formed
-  std::string reason;       // for people
-  std::vector<int> lost_ranks;
+  std::uint64_t epoch = 0;      // of the membership that is being formed
+  std::string reason;           // for people
+  std::vector<int> lost_ranks;  // of the membership that the worker is in; empty: more join
 
   bool operator==(const RevokeWorld&) const = default;
 };
 
-/// The membership changed, and this worker lives on in it.
+/// The membership changed, and this worker lives on in it. Its slot stays the same; its rank and
+/// the size of the world may be others, because places may be left out or filled again.
 struct NewWorld {
   std::uint64_t epoch = 0;
   int rank = 0;

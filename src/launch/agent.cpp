@@ -169,7 +169,7 @@ void Agent::handle(const Status& status) {
 
 void Agent::handle(const Prepare& prepare) {
   if (ending_) return;
-  if (!prepare.replaced.empty()) return reform(prepare);
+  if (prepare.carries_over) return reform(prepare);
   // Repeated after a broken connection, or of an epoch that is over.
   if (phase_ != NodePhase::idle || prepare.membership.epoch <= membership_.epoch) return;
   membership_ = prepare.membership;
@@ -178,6 +178,7 @@ void Agent::handle(const Prepare& prepare) {
   failed_at_.clear();
   resume_ = ready_ = false;
   store_port_ = 0;
+  carries_over_ = false;
   replaced_.clear();
   slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
   if (opens_store()) return actions_.push_back(OpenStore{membership_});
@@ -205,7 +206,7 @@ void Agent::handle(const Start& start) {
 }
 
 void Agent::start_workers(const Start& start) {
-  StartWorkers workers{membership_, start.master_addr, start.master_port, replaced_};
+  StartWorkers workers{membership_, start.master_addr, start.master_port, carries_over_, replaced_};
   if (options_.terms.local_store) {
     workers.master_addr = "127.0.0.1";
     workers.master_port = store_port_;
@@ -260,8 +261,9 @@ Agent::Actions Agent::on_worker_end(const WorkerEnd& end, Time now) {
   if (end.code == 0) {
     slot.state = SlotState::succeeded;
     refuse_missing();
-    const bool all = std::ranges::all_of(
-        slots_, [](const Slot& each) { return each.state == SlotState::succeeded; });
+    const bool all = std::ranges::all_of(slots_, [](const Slot& each) {
+      return each.state == SlotState::succeeded || each.state == SlotState::left_out;
+    });
     const bool in_vain =
         std::ranges::any_of(slots_, [&](const Slot& each) { return is_missing(each); });
     if (all && !in_vain && phase_ == NodePhase::running) {
@@ -282,6 +284,7 @@ void Agent::fail(Slot& slot, const WorkerEnd& end) {
                        .rank = rank,
                        .code = end.code,
                        .signal = end.signal,
+                       .started = end.started,
                        .age = Time(0),
                        .details = end.details,
                        .progress = end.progress});

@@ -29,6 +29,7 @@ struct WorkerEnd {
   std::string details;   // a WorkerFailure as JSON; empty on success
   int signal = 0;        // what ended it; 0: it ended by itself
   std::string progress;  // how far it was, for people; empty where it has not said
+  bool started = true;   // false: the system refused to start it
 };
 
 // What the agent asks its shell for.
@@ -43,20 +44,23 @@ struct Send {
 struct OpenStore {
   Membership membership;
 };
-/// Of this node: all of them; or, where ranks are replaced, only those, and the others hear of
-/// their new world.
+/// Of this node: all of them; or, where workers are carried over, only those that are replaced, and
+/// the others hear of their new world.
 struct StartWorkers {
   Membership membership;
   std::string master_addr;
   int master_port = 0;
-  std::vector<int> replaced;  // ranks, of all nodes
+  bool carries_over = false;
+  std::vector<int> replaced;  // places, of all nodes
 };
-/// Those that live on are told to give up what waits for the lost ranks; the others are killed, and
+/// Those that live on are told to give up what waits for the lost ones; the others are killed, and
 /// what they have started.
 struct RevokeWorkers {
   Epoch epoch = 0;  // that is being formed
   std::string reason;
-  std::vector<int> lost;       // ranks, of all nodes
+  std::vector<int> lost;       // places, of all nodes, whose workers are no more
+  std::vector<int> left_out;   // of those, that nobody fills
+  std::vector<int> rejoins;    // places that had been left out, and are filled again
   std::vector<int> survivors;  // local ranks
   std::vector<int> killed;     // local ranks, of processes that still run
 };
@@ -125,12 +129,12 @@ class Agent {
   bool done() const { return done_; }
 
  private:
-  enum class SlotState { empty, running, succeeded, failed, stopped };
+  enum class SlotState { empty, running, succeeded, failed, stopped, left_out };
   struct Slot {
     SlotState state = SlotState::empty;
     Epoch started = 0;                     // the epoch in which its process was started
     bool has_state = false;                // the job's: it can be carried over
-    bool is_replaced = false;              // in the epoch that is being formed
+    bool is_replaced = false;              // or left out, in the epoch that is being formed
     bool goes_on = false;                  // it has shown its state in the current epoch
     std::optional<RankRecovers> recovers;  // in the current epoch
   };
@@ -145,6 +149,7 @@ class Agent {
   void handle(const Beat&) {}
 
   void reform(const Prepare& prepare);
+  RevokeWorkers revocation(const Prepare& prepare) const;
   /// Whether the slot's worker is awaited in an epoch that replaced some, and will not come.
   bool is_missing(const Slot& slot) const;
   void refuse_missing();
@@ -185,7 +190,8 @@ class Agent {
   std::map<int, Time> failed_at_;       // by rank
   int store_port_ = 0;
   bool ready_ = false;         // said so, in this epoch
-  std::vector<int> replaced_;  // ranks that the epoch being formed, or the current one, replaces
+  bool carries_over_ = false;  // the epoch being formed, or the current one, took workers over
+  std::vector<int> replaced_;  // places that it fills with new ones
 
   bool connected_ = false;
   bool in_touch_ = false;  // has heard the coordinator since the start or the last loss

@@ -18,20 +18,18 @@ void Agent::reform(const Prepare& prepare) {
   if (prepare.membership.epoch <= membership_.epoch) return;
   // Who stops its workers says so by itself.
   if (!has_workers() && phase_ != NodePhase::succeeded) return;
+  RevokeWorkers revoke = revocation(prepare);
   membership_ = prepare.membership;
   phase_ = NodePhase::reforming;
+  carries_over_ = true;
   replaced_ = prepare.replaced;
   store_port_ = 0;
   ready_ = false;
-  RevokeWorkers revoke{.epoch = membership_.epoch,
-                       .reason = prepare.reason,
-                       .lost = replaced_,
-                       .survivors = {},
-                       .killed = {}};
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const int local_rank = static_cast<int>(i);
-    slot.is_replaced = holds(replaced_, rank_of(local_rank));
+    const int place = rank_of(local_rank);
+    slot.is_replaced = holds(replaced_, place) || !membership_.is_in(place);
     slot.recovers.reset();
     slot.goes_on = false;
     if (slot.is_replaced) slot.has_state = false;
@@ -42,8 +40,9 @@ void Agent::reform(const Prepare& prepare) {
   refuse_missing();
   // A failure that the coordinator did not know of when it chose whom to replace is one of this
   // epoch as well.
-  std::erase_if(failures_,
-                [&](const WorkerFailed& failed) { return holds(replaced_, failed.rank); });
+  std::erase_if(failures_, [&](const WorkerFailed& failed) {
+    return holds(replaced_, failed.rank) || !membership_.is_in(failed.rank);
+  });
   for (WorkerFailed& failed : failures_) {
     failed.epoch = membership_.epoch;
     failed.age = now_ - failed_at_.at(failed.rank);
@@ -53,10 +52,27 @@ void Agent::reform(const Prepare& prepare) {
   ready_if_prepared();
 }
 
+RevokeWorkers Agent::revocation(const Prepare& prepare) const {
+  RevokeWorkers revoke{.epoch = prepare.membership.epoch,
+                       .reason = prepare.reason,
+                       .lost = {},
+                       .left_out = {},
+                       .rejoins = {},
+                       .survivors = {},
+                       .killed = {}};
+  for (int place = 0; place < membership_.places; ++place) {
+    const bool was_in = membership_.is_in(place), is_in = prepare.membership.is_in(place);
+    if (was_in && (!is_in || holds(prepare.replaced, place))) revoke.lost.push_back(place);
+    if (was_in && !is_in) revoke.left_out.push_back(place);
+    if (!was_in && is_in) revoke.rejoins.push_back(place);
+  }
+  return revoke;
+}
+
 // It cannot be carried over, or left the epoch before when that was over for it, whatever it was
 // told since: the others would wait for it for ever.
 bool Agent::is_missing(const Slot& slot) const {
-  if (!has_workers() || replaced_.empty() || slot.goes_on) return false;
+  if (!has_workers() || !carries_over_ || slot.goes_on) return false;
   if (slot.state == SlotState::succeeded) return true;
   const bool is_new = slot.started == membership_.epoch || slot.is_replaced;
   return slot.state == SlotState::running && !slot.has_state && !is_new;
@@ -87,9 +103,13 @@ void Agent::ready_if_prepared() {
 void Agent::continue_workers(const Start& start) {
   if (start.epoch != membership_.epoch || !ready_) return;
   phase_ = NodePhase::running;
-  for (Slot& slot : slots_) {
-    if (!slot.is_replaced) continue;
-    slot = Slot{.state = SlotState::running, .started = membership_.epoch};
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const bool is_in = membership_.is_in(rank_of(static_cast<int>(i)));
+    if (!is_in) slot = Slot{.state = SlotState::left_out};
+    if (is_in && slot.is_replaced) {
+      slot = Slot{.state = SlotState::running, .started = membership_.epoch};
+    }
   }
   start_workers(start);
 }

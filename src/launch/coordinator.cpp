@@ -36,6 +36,7 @@ Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message
         },
         message);
   }
+  rejoin_if_due();
   return take();
 }
 
@@ -84,6 +85,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     give_up_reforming(
         concat("not all nodes were ready within ", whole_seconds(options_.reform_limit), " s"));
   }
+  rejoin_if_due();
   return take();
 }
 
@@ -105,6 +107,7 @@ Time Coordinator::next_deadline() const {
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
   if (loss_) deadline = std::min(deadline, loss_->deadline);
+  if (const auto rejoin = next_rejoin()) deadline = std::min(deadline, *rejoin);
   if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
   return deadline;
 }
@@ -144,6 +147,13 @@ void Coordinator::form() {
     chosen.resize(static_cast<std::size_t>(options_.terms.max_nodes));
   }
   sort_by_rank_order(chosen);
+  std::vector<Membership> places = form_memberships(chosen, highest_epoch_ + 1, restarts_);
+  places_ = places.front().places;
+  const JobTerms& terms = options_.terms;
+  if (terms.min_world > places_ && !terms.elastic()) {
+    return finish(1, concat("--min-world is ", terms.min_world, ", but the job has only ", places_,
+                            places_ == 1 ? " rank" : " ranks"));
+  }
 
   phase_ = Phase::preparing;
   epoch_ = ++highest_epoch_;
@@ -161,17 +171,18 @@ void Coordinator::form() {
   lost_ranks_.clear();
   deaths_.clear();
   died_at_.clear();
+  left_out_.clear();
+  absences_.clear();
+  unstartable_.clear();
   participants_.clear();
   for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
-  std::vector<Membership> places = form_memberships(chosen, epoch_, restarts_);
-  world_size_ = places.front().world_size;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Node& node = nodes_.at(chosen[i].id);
     node.participant = true;
     node.busy = epoch_;
     node.membership = std::move(places[i]);
     participants_.push_back(chosen[i].id);
-    send(node, Prepare{node.membership, {}, ""});
+    send(node, Prepare{.membership = node.membership});
   }
 }
 
@@ -219,7 +230,8 @@ void Coordinator::handle(Node& node, const WorkersSucceeded& succeeded) {
 void Coordinator::finish_if_all_succeeded() {
   const bool all = std::ranges::all_of(participants_, [&](const std::string& id) {
     const Node* node = participant(id);
-    return node == nullptr || node->succeeded;  // nobody is lost from a running epoch but these
+    // Nobody is lost from a running epoch but those that succeeded.
+    return node == nullptr || node->succeeded || node->membership.local_workers() == 0;
   });
   if (all) finish(0, "");
 }

@@ -23,6 +23,7 @@ struct CoordinatorOptions {
   Time stop_limit = std::chrono::seconds(90);      // for all nodes to have stopped their workers
   Time reform_limit = std::chrono::seconds(30);    // for all nodes to be ready with survivors
   Time word_limit = std::chrono::seconds(10);  // for survivors to say that they can be carried over
+  Time rejoin_after = std::chrono::seconds(30);  // until a place that is left out is tried again
   Time status_interval = std::chrono::seconds(5);
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
 };
@@ -77,6 +78,8 @@ class Coordinator {
   bool holds_loss() const { return loss_.has_value(); }
   /// Nodes of the current epoch, by group rank.
   const std::vector<std::string>& participants() const { return participants_; }
+  /// How many places of the current epoch are left out.
+  int left_out() const { return static_cast<int>(left_out_.size()); }
 
   /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
   std::string status(Time now) const;
@@ -113,12 +116,18 @@ class Coordinator {
     Time when{0};
     WorkerFailed report;
   };
-  /// Ranks that may be replaced in place, once it is known who can be carried over.
+  /// Places whose workers are lost and may be replaced, once it is known who can be carried over.
   struct Loss {
     Ending ending;
     std::set<int> ranks;
     Time when{0};
     Time deadline{0};
+  };
+  /// Which of the lost places get new workers, and which get none.
+  struct Filling {
+    std::set<int> replaced;
+    std::set<int> left_out;
+    std::string why;  // they are left out
   };
   struct Obstacle {
     std::string reason;
@@ -148,11 +157,25 @@ class Coordinator {
   bool replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when);
   bool settle_loss();
   void retry_loss();
-  std::optional<Obstacle> obstacle_to_replacing(const std::set<int>& lost) const;
+  std::optional<Obstacle> obstacle_to_carrying_over(const std::set<int>& lost) const;
   void say_not_in_place(const std::string& reason);
-  void reform(const Ending& ending, const std::set<int>& lost);
+  void reform(const Ending& ending, const Filling& filling);
   void give_up_reforming(const std::string& reason);
+  void renumber();
+  Prepare prepare_in_place(const Node& node) const;
   void settle();
+  void end_second_deaths(const std::set<int>& ranks, std::int64_t step);
+
+  // Places that are left out (coordinator_shrink.cpp).
+  Filling fill(const std::set<int>& lost) const;
+  std::optional<std::string> reason_to_leave_out(int place) const;
+  bool may_leave_out(std::size_t count) const;
+  std::string describe(const Ending& ending, const Filling& filling) const;
+  void leave_out(const std::set<int>& places);
+  std::string count_of_those_in() const;
+  std::optional<Time> next_rejoin() const;
+  void rejoin_if_due();
+  int world_size() const { return places_ - left_out(); }
 
   void gather();
   void form();
@@ -180,7 +203,7 @@ class Coordinator {
   CoordinatorOptions options_;
   Phase phase_ = Phase::gathering;
   Epoch epoch_ = 0;
-  int world_size_ = 1;       // of that epoch
+  int places_ = 1;           // of that epoch
   Epoch highest_epoch_ = 0;  // seen anywhere, also under a coordinator that is gone
   int restarts_ = 0;
   Time now_{0};
@@ -209,6 +232,10 @@ class Coordinator {
   std::optional<Loss> loss_;             // that waits for the words of others
   std::map<int, std::int64_t> goes_on_;  // ranks that have shown it in this epoch, and their step
   std::set<int> replaced_;               // ranks whose new worker has not shown its state yet
+  std::map<int, Time> left_out_;         // places, and when they are tried again
+  std::map<int, int> absences_;          // how often they were, since they took part
+  std::set<int> unstartable_;            // places whose last process the system refused to start
+  bool was_loss_ = true;                 // what the ranks that go on were stopped for
   std::set<int> lost_ranks_;             // since all went on for the last time
   std::map<int, int> deaths_;            // likewise, how often
   std::map<int, std::int64_t> died_at_;  // the step at which the job went on after its last death

@@ -68,6 +68,13 @@ std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const
     return concat(words(ours), " here, ", words(theirs),
                   " on your node; give --recovery and --max-replacements alike on all");
   }
+  if (theirs.min_world != ours.min_world) {
+    const auto words = [](const JobTerms& terms) {
+      return terms.min_world == 0 ? std::string("not given") : concat(terms.min_world);
+    };
+    return concat("--min-world is ", words(ours), " here, ", words(theirs),
+                  " on your node; it must be the same on all");
+  }
   if (theirs.local_store != ours.local_store) {
     return concat("--store is ", ours.local_store ? "local" : "shared", " here, ",
                   theirs.local_store ? "local" : "shared",
@@ -153,7 +160,7 @@ void Coordinator::catch_up(Node& node, const Join& join) {
   }
   if (is_reforming()) return catch_up_reforming(node, join);
   if (phase_ == Phase::preparing && !current && join.phase == NodePhase::idle) {
-    return send(node, Prepare{node.membership, {}, ""});
+    return send(node, Prepare{.membership = node.membership});
   }
   if (phase_ == Phase::preparing && current && join.phase == NodePhase::prepared) {
     // Who opens a store is ready when that is open, and says so then.

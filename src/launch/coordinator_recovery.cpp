@@ -7,13 +7,11 @@
 #include "core/rank_list.h"
 #include "core/signal_names.h"
 #include "launch/coordinator.h"
+#include "launch/membership.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
-
-// A worker that dies before it takes part would go on doing so.
-constexpr int kMostDeathsWhileJoining = 3;
 
 std::string seconds_with_hundredths(Time time) {
   std::ostringstream text;
@@ -41,34 +39,51 @@ void Coordinator::handle(Node& node, const RankRecovers& recovers) {
   replaced_.erase(recovers.rank);
   goes_on_[recovers.rank] = recovers.step;
   if (loss_) return retry_loss();
-  if (!settled_ && std::cmp_equal(goes_on_.size(), world_size_)) settle();
+  if (!settled_ && std::cmp_equal(goes_on_.size(), world_size())) settle();
 }
 
-// The epoch is what the one before was: the ranks that were lost are there again.
+// The epoch is what the one before was: the ranks that were lost are there again, or left out.
 void Coordinator::settle() {
   settled_ = true;
   const std::int64_t step = goes_on_.begin()->second;
+  std::set<int> second_deaths;
   for (const int rank : lost_ranks_) {
+    if (left_out_.contains(rank)) continue;
     const auto [last, is_new] = died_at_.try_emplace(rank, step);
-    if (!is_new && last->second == step) {
-      ending_ = cause_;
-      ending_->reason =
-          concat(cause_.reason, ": for rank ", rank, " it was the second time at step ", step,
-                 ", so another replacement would end the same way");
-      return begin_stop(ending_->reason, SIGTERM);
-    }
+    if (!is_new && last->second == step) second_deaths.insert(rank);
     last->second = step;
   }
+  if (!second_deaths.empty()) return end_second_deaths(second_deaths, step);
   lost_ranks_.clear();
   deaths_.clear();
   failures_.clear();
+  for (const auto& [rank, its_step] : goes_on_) absences_.erase(rank);
   const Recovered recovered{.epoch = epoch_, .step = step, .since_loss = now_ - lost_since_};
-  actions_.push_back(
-      Say{concat("all ranks go on after step ", step, " (",
-                 seconds_with_hundredths(recovered.since_loss), " s after the loss)")});
+  actions_.push_back(Say{concat(count_of_those_in(), " go on after step ", step, " (",
+                                was_loss_ ? "" : "they stood still for ",
+                                seconds_with_hundredths(recovered.since_loss),
+                                was_loss_ ? " s after the loss)" : " s)")});
   for (const std::string& id : participants_) {
     if (Node* node = participant(id)) send(*node, recovered);
   }
+}
+
+// Another replacement would end the same way.
+void Coordinator::end_second_deaths(const std::set<int>& ranks, std::int64_t step) {
+  Ending ending = cause_;
+  ending.reason = concat(cause_.reason, ": for ", list_ranks(as_list(ranks)),
+                         " it was the second time at step ", step);
+  if (may_leave_out(ranks.size())) {
+    lost_ranks_.clear();
+    deaths_.clear();
+    const Filling filling{.replaced = {}, .left_out = ranks, .why = ""};
+    reform(ending, filling);
+    actions_.push_back(Say{describe(ending, filling)});
+    return;
+  }
+  ending.reason += ", so another replacement would end the same way";
+  ending_ = ending;
+  begin_stop(ending.reason, SIGTERM);
 }
 
 // ---- losses ----
@@ -76,15 +91,18 @@ void Coordinator::settle() {
 bool Coordinator::survive(const Node& node, const WorkerFailed& failed) {
   if (failed.code == kResumeCode) return false;
   // Programs that have never said that they can be carried over are none of this.
-  if (options_.terms.max_replacements == 0 || (with_state_.empty() && !carries_over_)) return false;
-  if (failed.signal == 0) {
+  if (!options_.terms.in_place() || (with_state_.empty() && !carries_over_)) return false;
+  if (failed.started && failed.signal == 0) {
     say_not_in_place(concat("rank ", failed.rank, " ended by itself, with exit code ", failed.code,
                             ", which is the program's own word"));
     return false;
   }
-  const std::string what = concat("rank ", failed.rank, " on ", node.info.host, " was ended by ",
-                                  signal_name(failed.signal),
-                                  failed.progress.empty() ? "" : concat(" ", failed.progress));
+  if (!failed.started) unstartable_.insert(failed.rank);
+  const std::string what =
+      concat("rank ", failed.rank, " on ", node.info.host,
+             failed.started ? concat(" was ended by ", signal_name(failed.signal))
+                            : " could not be started",
+             failed.progress.empty() ? "" : concat(" ", failed.progress));
   return replace_in_place({.code = failed.code, .reason = what, .of_worker = true}, {failed.rank},
                           now_ - failed.age);
 }
@@ -93,7 +111,7 @@ void Coordinator::handle(Node& node, const RanksRejected& rejected) {
   if (phase_ != Phase::running || !node.participant || rejected.epoch != epoch_) return;
   std::vector<int> ranks;
   for (const int rank : rejected.ranks) {
-    if (rank < world_size_) ranks.push_back(rank);
+    if (rank < places_ && !left_out_.contains(rank)) ranks.push_back(rank);
   }
   if (ranks.empty()) return;
   const Ending ending{.code = 1,
@@ -118,16 +136,26 @@ bool Coordinator::settle_loss() {
   // Those that were to take the place of others and have no state yet begin again.
   std::set<int> ranks = replaced_;
   ranks.insert(loss_->ranks.begin(), loss_->ranks.end());
-  const auto obstacle = obstacle_to_replacing(ranks);
+  const Filling filling = fill(ranks);
+  auto obstacle = obstacle_to_carrying_over(ranks);
+  if (!filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
+    const int least = options_.terms.min_world;
+    obstacle = Obstacle{concat(filling.why, least == 0 ? ""
+                                                       : concat(", and fewer than ", least,
+                                                                " ranks would be left "
+                                                                "(--min-world)"))};
+  }
   if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;
   const Loss loss = *std::exchange(loss_, std::nullopt);
   if (obstacle) {
     say_not_in_place(obstacle->reason);
     return false;
   }
-  if (settled_) lost_since_ = loss.when;
+  if (settled_ || !was_loss_) lost_since_ = loss.when;
+  was_loss_ = true;
   lost_ranks_.insert(loss.ranks.begin(), loss.ranks.end());
-  reform(loss.ending, ranks);
+  reform(loss.ending, filling);
+  actions_.push_back(Say{describe(loss.ending, filling)});
   return true;
 }
 
@@ -137,7 +165,7 @@ void Coordinator::retry_loss() {
   if (!settle_loss()) restart_or_finish(ending);
 }
 
-std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_replacing(
+std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_carrying_over(
     const std::set<int>& lost) const {
   for (const std::string& id : participants_) {
     const auto node = nodes_.find(id);
@@ -145,22 +173,12 @@ std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_replacing(
       return Obstacle{"the workers of a node have already ended well"};
     }
   }
-  if (std::cmp_greater_equal(lost.size(), world_size_)) {
+  if (std::cmp_greater_equal(lost.size(), world_size())) {
     return Obstacle{"no rank with the job's state is left"};
   }
-  const int most = options_.terms.max_replacements;
-  if (std::cmp_greater(lost.size(), most - replacements_)) {
-    return Obstacle{
-        concat(replacements_, " of ", most, " replacements are used (--max-replacements)")};
-  }
-  for (const auto& [rank, deaths] : deaths_) {
-    if (deaths > kMostDeathsWhileJoining) {
-      return Obstacle{concat("rank ", rank, " died ", deaths, " times before all could go on")};
-    }
-  }
   std::optional<Obstacle> obstacle;
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (lost.contains(rank) || with_state_.contains(rank)) continue;
+  for (int rank = 0; rank < places_; ++rank) {
+    if (lost.contains(rank) || left_out_.contains(rank) || with_state_.contains(rank)) continue;
     const bool may_pass = !withdrawn_.contains(rank);
     if (obstacle && may_pass) continue;  // the first that is missing, or one for which all is over
     obstacle = Obstacle{concat("rank ", rank, " cannot be carried over: it ",
@@ -174,30 +192,53 @@ void Coordinator::say_not_in_place(const std::string& reason) {
   actions_.push_back(Say{concat("the job cannot go on in place: ", reason)});
 }
 
-void Coordinator::reform(const Ending& ending, const std::set<int>& lost) {
+void Coordinator::reform(const Ending& ending, const Filling& filling) {
   phase_ = Phase::preparing;
   epoch_ = ++highest_epoch_;
   carries_over_ = true;
   settled_ = false;
   cause_ = ending;
   reform_deadline_ = now_ + options_.reform_limit;
-  replacements_ += static_cast<int>(lost.size());
-  replaced_ = lost;
+  replacements_ += static_cast<int>(filling.replaced.size());
+  replaced_ = filling.replaced;
   goes_on_.clear();
-  for (const int rank : lost) with_state_.erase(rank);
   withdrawn_.clear();
-  actions_.push_back(
-      Say{concat(ending.reason, ": ",
-                 lost.size() == 1 ? "a replacement takes its place"
-                                  : concat(lost.size(), " replacements start"),
-                 " (", replacements_, " of ", options_.terms.max_replacements, ")")});
+  leave_out(filling.left_out);
+  for (const int place : filling.left_out) with_state_.erase(place);
+  for (const int place : filling.replaced) {
+    with_state_.erase(place);
+    left_out_.erase(place);
+  }
+  renumber();
   for (const std::string& id : participants_) {
     Node& node = nodes_.at(id);
     node.ready = false;
     node.busy = epoch_;
-    node.membership.epoch = epoch_;
-    send(node, Prepare{node.membership, as_list(lost), ending.reason});
+    send(node, prepare_in_place(node));
   }
+}
+
+// Nodes keep their places, and the workers that are in number themselves without gaps.
+void Coordinator::renumber() {
+  std::vector<NodeInfo> nodes;
+  for (const std::string& id : participants_) nodes.push_back(nodes_.at(id).info);
+  std::vector<int> left_out;
+  for (const auto& [place, when] : left_out_) left_out.push_back(place);
+  const auto places = form_memberships(nodes, epoch_, restarts_, left_out);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Membership& membership = nodes_.at(participants_[i]).membership;
+    membership.epoch = epoch_;
+    membership.left_out = left_out;
+    membership.first_role_rank = places[i].first_role_rank;
+    membership.role_world_size = places[i].role_world_size;
+  }
+}
+
+Prepare Coordinator::prepare_in_place(const Node& node) const {
+  return {.membership = node.membership,
+          .carries_over = true,
+          .replaced = as_list(replaced_),
+          .reason = cause_.reason};
 }
 
 void Coordinator::handle(Node& node, const CannotReform& cannot) {
@@ -217,7 +258,7 @@ void Coordinator::catch_up_reforming(Node& node, const Join& join) {
                            join.phase == NodePhase::reforming;
   if (!has_workers || join.epoch > epoch_) return lose_who_is_back(node, join);
   if (join.epoch < epoch_) {
-    return send(node, Prepare{node.membership, as_list(replaced_), cause_.reason});
+    return send(node, prepare_in_place(node));
   }
   if (join.ready) handle(node, Ready{join.epoch, join.store_port});
   // Being ready may have started the epoch; a failure counts all the same.

@@ -137,6 +137,34 @@ void check_spares(const JobPlan& plan) {
   }
 }
 
+// The rest is for the coordinator to see, which knows all nodes.
+void check_min_world(const JobPlan& plan) {
+  const RunOptions& options = plan.options;
+  const auto refuse = [](const std::string& what, const std::string& reason) {
+    throw InvalidArgument(concat(what, ", but ", reason));
+  };
+  const std::string pause = concat("--rejoin-after is ", whole_seconds(options.rejoin_after));
+  const bool has_pause = options.given.contains("rejoin-after");
+  if (!options.min_world) {
+    if (has_pause) refuse(pause, "no worker is left out unless --min-world is given");
+    return;
+  }
+  const std::string least = concat("--min-world is ", *options.min_world);
+  if (options.recovery == RecoveryMode::restart) {
+    refuse(least, "with --recovery restart no worker goes on without the others");
+  }
+  if (!plan.agent.terms.in_place()) {
+    refuse(least, "with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 no worker goes on without the others");
+  }
+  if (plan.one_node && *options.min_world > plan.workers) {
+    refuse(least,
+           concat("the job has only ", plan.workers, plan.workers == 1 ? " worker" : " workers"));
+  }
+  if (has_pause && options.max_replacements == 0) {
+    refuse(pause, "with --max-replacements 0 no worker is started again");
+  }
+}
+
 }  // namespace
 
 std::string resolve_host(const std::string& host, const std::string& option) {
@@ -173,6 +201,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                        .max_nodes = options.max_nodes,
                        .max_restarts = options.max_restarts,
                        .max_replacements = replaces ? options.max_replacements : 0,
+                       .min_world = replaces ? options.min_world.value_or(0) : 0,
                        .local_store = options.max_nodes > 1 && options.store == StoreMode::local,
                        .beat_interval = beats.interval,
                        .beat_limit = beats.limit};
@@ -200,12 +229,14 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                       .join_timeout = options.rendezvous.join_timeout,
                       .last_call = options.rendezvous.last_call_timeout,
                       .stop_limit = 2 * grace + std::chrono::seconds(30),
+                      .rejoin_after = options.rejoin_after,
                       .expected_hosts = expected_hosts(environment, options.max_nodes)};
   if (options.numa_binding) {
     plan.cpus =
         bind_ranks(*options.numa_binding, plan.workers, find_gpus(environment).gpus, CpuTopology());
   }
   check_spares(plan);
+  check_min_world(plan);
   return plan;
 }
 

@@ -53,6 +53,7 @@ std::string to_json(const JobRecord& record) {
                                        {"epoch", record.epoch},
                                        {"node_rank", record.node_rank},
                                        {"world_size", record.world_size},
+                                       {"left_out", record.left_out},
                                        {"log_directory", record.log_directory},
                                        {"workers", workers}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
@@ -70,11 +71,17 @@ std::optional<JobRecord> job_record_from_json(std::string_view text) {
                       .epoch = count_field(*json, "epoch"),
                       .node_rank = int_field(*json, "node_rank", -1),
                       .world_size = int_field(*json, "world_size", 0),
+                      .left_out = {},
                       .log_directory = text_field(*json, "log_directory"),
                       .workers = {}};
   if (const Json* command = field(*json, "command"); command != nullptr && command->is_array()) {
     for (const Json& word : *command) {
       if (word.is_string()) record.command.push_back(word.get<std::string>());
+    }
+  }
+  if (const Json* places = field(*json, "left_out"); places != nullptr && places->is_array()) {
+    for (const Json& place : *places) {
+      if (place.is_number_integer()) record.left_out.push_back(place.get<int>());
     }
   }
   if (const Json* workers = field(*json, "workers"); workers != nullptr && workers->is_array()) {

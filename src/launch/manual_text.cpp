@@ -26,8 +26,9 @@ constexpr std::array<Entry, 10> kWorkerVariables{{
      "Restarts so far and at most; the id of the job."},
     {"TORCHELASTIC_ERROR_FILE", "Where to write why the worker failed, as JSON."},
     {"TORCHELASTIC_USE_AGENT_STORE", "True: the launcher serves the store, rank 0 must not."},
-    {"LOCKSTEP_AGENT, LOCKSTEP_EPOCH, LOCKSTEP_SLOT",
-     "The launcher's socket; the number of this membership; the worker's slot in the job."},
+    {"LOCKSTEP_AGENT, LOCKSTEP_EPOCH, LOCKSTEP_SLOT, LOCKSTEP_SLOTS",
+     "The launcher's socket; the number of this membership; the worker's slot in the job, and how "
+     "many slots there are, also while some are left out (--min-world)."},
     {"LOCKSTEP_RUN_DIR", "The folder of this run."},
 }};
 

@@ -12,6 +12,6 @@ void sort_by_rank_order(std::vector<NodeInfo>& nodes);
 
 /// Places for all nodes of an epoch, in the order given.
 std::vector<Membership> form_memberships(const std::vector<NodeInfo>& nodes, Epoch epoch,
-                                         int restart_count);
+                                         int restart_count, const std::vector<int>& left_out = {});
 
 }  // namespace lockstep

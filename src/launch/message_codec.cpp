@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>
@@ -109,6 +110,7 @@ json to_json(const JobTerms& terms) {
           {"max_nodes", terms.max_nodes},
           {"max_restarts", terms.max_restarts},
           {"max_replacements", terms.max_replacements},
+          {"min_world", terms.min_world},
           {"local_store", terms.local_store},
           {"beat_interval_ns", terms.beat_interval.count()},
           {"beat_limit_ns", terms.beat_limit.count()}};
@@ -120,15 +122,16 @@ JobTerms job_terms(const json& object) {
           .max_nodes = count(object, "max_nodes", 1),
           .max_restarts = count(object, "max_restarts"),
           .max_replacements = count(object, "max_replacements"),
+          .min_world = count(object, "min_world"),
           .local_store = flag(object, "local_store"),
           .beat_interval = Time(number<std::int64_t>(object, "beat_interval_ns")),
           .beat_limit = Time(number<std::int64_t>(object, "beat_limit_ns"))};
 }
 
 json to_json(const WorkerFailed& failed) {
-  return {{"epoch", failed.epoch},      {"rank", failed.rank},          {"code", failed.code},
-          {"signal", failed.signal},    {"age_ns", failed.age.count()}, {"details", failed.details},
-          {"progress", failed.progress}};
+  return {{"epoch", failed.epoch},     {"rank", failed.rank},        {"code", failed.code},
+          {"signal", failed.signal},   {"started", failed.started},  {"age_ns", failed.age.count()},
+          {"details", failed.details}, {"progress", failed.progress}};
 }
 
 WorkerFailed worker_failed(const json& object) {
@@ -136,6 +139,7 @@ WorkerFailed worker_failed(const json& object) {
           .rank = count(object, "rank"),
           .code = number<int>(object, "code", 1, 255),
           .signal = number<int>(object, "signal", 0, 64),
+          .started = flag(object, "started"),
           .age = Time(number<std::int64_t>(object, "age_ns")),
           .details = text(object, "details"),
           .progress = text(object, "progress")};
@@ -191,9 +195,10 @@ json to_json(const Membership& membership) {
   return {{"epoch", membership.epoch},
           {"restart_count", membership.restart_count},
           {"group_rank", membership.group_rank},
-          {"world_size", membership.world_size},
+          {"places", membership.places},
           {"first_role_rank", membership.first_role_rank},
           {"role_world_size", membership.role_world_size},
+          {"left_out", membership.left_out},
           {"nodes", std::move(nodes)}};
 }
 
@@ -201,10 +206,11 @@ Membership membership_of(const json& object) {
   Membership membership{.epoch = epoch_of(object),
                         .restart_count = count(object, "restart_count"),
                         .group_rank = count(object, "group_rank"),
-                        .world_size = count(object, "world_size", 1),
+                        .places = count(object, "places", 1),
                         .first_role_rank = count(object, "first_role_rank"),
-                        .role_world_size = count(object, "role_world_size", 1),
-                        .nodes = {}};
+                        .role_world_size = count(object, "role_world_size"),
+                        .nodes = {},
+                        .left_out = ranks(object, "left_out")};
   for (const json& node : list(object, "nodes")) {
     membership.nodes.push_back({.host = text(node, "host"),
                                 .address = text(node, "address"),
@@ -214,6 +220,10 @@ Membership membership_of(const json& object) {
   }
   if (static_cast<std::size_t>(membership.group_rank) >= membership.nodes.size()) {
     throw InvalidArgument("message field 'group_rank' is outside the list of nodes");
+  }
+  const auto is_unordered = [](int one, int next) { return one >= next; };
+  if (std::ranges::adjacent_find(membership.left_out, is_unordered) != membership.left_out.end()) {
+    throw InvalidArgument("message field 'left_out' is not in order");
   }
   return membership;
 }
@@ -255,6 +265,7 @@ json body(const Status& status) {
 }
 json body(const Prepare& prepare) {
   json object = to_json(prepare.membership);
+  object["carries_over"] = prepare.carries_over;
   object["replaced"] = prepare.replaced;
   object["reason"] = prepare.reason;
   return object;
@@ -338,7 +349,8 @@ Message parse(const json& object, const Status*) {
   return Status{text(object, "text")};
 }
 Message parse(const json& object, const Prepare*) {
-  return Prepare{membership_of(object), ranks(object, "replaced"), text(object, "reason")};
+  return Prepare{membership_of(object), flag(object, "carries_over"), ranks(object, "replaced"),
+                 text(object, "reason")};
 }
 Message parse(const json& object, const RankRecovers*) {
   return rank_recovers(object);

@@ -48,12 +48,15 @@ struct JobTerms {
   int max_nodes = 1;
   int max_restarts = 0;
   int max_replacements = 0;  // of workers, in place; 0: none is replaced without the others
+  int min_world = 0;         // the job may go on with so few workers; 0: never without one of them
   bool local_store = false;  // each node's workers reach the store through their own agent
   // How often nodes are heard of, and the silence after which one counts as lost.
   Time beat_interval = std::chrono::seconds(1);
   Time beat_limit = std::chrono::seconds(6);
 
   bool elastic() const { return min_nodes < max_nodes; }
+  /// Whether workers may outlive others.
+  bool in_place() const { return max_replacements > 0 || min_world > 0; }
   bool operator==(const JobTerms&) const = default;
 };
 
@@ -63,6 +66,7 @@ struct WorkerFailed {
   int rank = 0;
   int code = 1;          // what `lockstep run` exits with: the exit code, or 128 + signal
   int signal = 0;        // what ended it; 0: it ended by itself
+  bool started = true;   // false: the system refused to start its process
   Time age{0};           // how long ago it was when this was sent
   std::string details;   // a WorkerFailure as JSON, for the report
   std::string progress;  // how far it was, where it said so; for people
@@ -82,16 +86,29 @@ struct NodePlace {
 };
 
 /// A node's place in an epoch. Nodes are in the order of their group ranks.
+///
+/// A place is a worker's position in the job, and what messages between nodes call its rank: it
+/// stays the same as long as workers are carried over. Some may be left out of an epoch; the
+/// workers of the others number themselves without gaps (rank_of()).
 struct Membership {
   Epoch epoch = 0;
   int restart_count = 0;
   int group_rank = 0;
-  int world_size = 1;
-  int first_role_rank = 0;
+  int places = 1;
+  int first_role_rank = 0;  // among those that are in, as the next
   int role_world_size = 1;
   std::vector<NodePlace> nodes;
+  std::vector<int> left_out = {};  // places without a worker, in order
 
   const NodePlace& self() const { return nodes[static_cast<std::size_t>(group_rank)]; }
+  bool is_in(int place) const;
+  int world_size() const { return places - static_cast<int>(left_out.size()); }
+  /// What the worker of a place that is in calls its rank.
+  int rank_of(int place) const;
+  /// The place of a worker's rank; std::nullopt where no worker has it.
+  std::optional<int> place_of(int rank) const;
+  /// Workers of this node that are in, below this local rank; by default all of them.
+  int local_workers(std::optional<int> below = std::nullopt) const;
   bool operator==(const Membership&) const = default;
 };
 
@@ -168,10 +185,11 @@ struct Status {
 /// Make ready: group rank 0 opens the store, or every node its own end of it.
 struct Prepare {
   Membership membership;
-  // Empty: no worker is left, all are to be started. Else workers live on from the epoch before,
-  // but for these ranks; of those what is left is to be killed.
-  std::vector<int> replaced = {};
-  std::string reason = {};  // where ranks are replaced
+  // Workers live on from the epoch before, but for those of places that are replaced or left out;
+  // of those what is left is to be killed. False: no worker is left, all are to be started.
+  bool carries_over = false;
+  std::vector<int> replaced = {};  // places that new processes fill
+  std::string reason = {};         // where workers live on
 };
 struct Start {
   Epoch epoch = 0;

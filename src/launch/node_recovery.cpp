@@ -43,7 +43,9 @@ void NodeShell::on_recovers(int slot, const WorkerRecovers& recovers) {
 void NodeShell::fill_spares() {
   if (plan_.options.spares == 0 || agent_->phase() != NodePhase::running) return;
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) {
-    const WorkerState* state = hub_.state(membership_.self().first_rank + local_rank);
+    const int place = membership_.self().first_rank + local_rank;
+    if (!membership_.is_in(place)) continue;
+    const WorkerState* state = hub_.state(place);
     if (state == nullptr || !state->recovers || state->recovers->epoch != agent_->epoch()) return;
   }
   spares_.fill(membership_);
@@ -56,14 +58,24 @@ std::optional<SlotPlace> NodeShell::place_of(pid_t pid) const {
   return std::nullopt;
 }
 
+std::vector<int> NodeShell::places_of(const std::vector<int>& ranks) const {
+  std::vector<int> places;
+  for (const int rank : ranks) {
+    if (const auto place = membership_.place_of(rank)) places.push_back(*place);
+  }
+  return places;
+}
+
 void NodeShell::on_rejected(int slot, const WorkerRejected& rejected) {
+  // Ranks of a world that is no more may be others by now.
+  if (rejected.epoch != 0 && rejected.epoch != membership_.epoch) return;
+  const std::vector<int> places = places_of(rejected.ranks);
   services_.events.write(
       {.kind = "ranks_rejected",
        .epoch = agent_->epoch(),
        .slot = slot,
-       .fields = {{"ranks", rank_numbers(rejected.ranks)}, {"reason", rejected.reason}}});
-  perform(agent_->on_ranks_rejected({agent_->epoch(), rejected.ranks, rejected.reason},
-                                    monotonic_now()));
+       .fields = {{"ranks", rank_numbers(places)}, {"reason", rejected.reason}}});
+  perform(agent_->on_ranks_rejected({membership_.epoch, places, rejected.reason}, monotonic_now()));
 }
 
 // The heartbeat is up to a second old, so this is where it was heard of last.
@@ -80,10 +92,21 @@ void NodeShell::carry_out(const RevokeWorkers& revoke) {
        .epoch = revoke.epoch,
        .slot = std::nullopt,
        .fields = {{"lost", rank_numbers(revoke.lost)}, {"reason", revoke.reason}}});
+  const auto note_places = [&](const char* kind, const std::vector<int>& places) {
+    for (const int place : places) {
+      services_.events.write({.kind = kind, .epoch = revoke.epoch, .slot = place, .fields = {}});
+    }
+  };
+  note_places("left_out", revoke.left_out);
+  note_places("rejoins", revoke.rejoins);
+  std::vector<int> lost_ranks;  // as those that live on know them
+  for (const int place : revoke.lost) {
+    if (membership_.is_in(place)) lost_ranks.push_back(membership_.rank_of(place));
+  }
   const int first = membership_.self().first_rank;
   for (const int local_rank : revoke.survivors) {
     hub_.revoke(first + local_rank,
-                {.epoch = revoke.epoch, .reason = revoke.reason, .lost_ranks = revoke.lost});
+                {.epoch = revoke.epoch, .reason = revoke.reason, .lost_ranks = lost_ranks});
   }
   for (const int local_rank : revoke.killed) workers_.kill(local_rank);
 }
@@ -123,7 +146,7 @@ void NodeShell::carry_out(const NoteRecovered& note) {
 
 void NodeShell::watch_for_hangs() {
   const auto limit = plan_.options.hang_timeout;
-  if (limit.count() == 0 || plan_.agent.terms.max_replacements == 0) return;
+  if (limit.count() == 0 || !plan_.agent.terms.in_place()) return;
   const auto now = EventLoop::Clock::now();
   // If this comes late it was this process that stood still, and has not read what workers said.
   if (now - hang_check_ > 2 * kHangCheck) hangs_since_ = now;

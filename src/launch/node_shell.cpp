@@ -43,7 +43,7 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
                       }}),
       hub_(services.loop,
            {.socket_path = services.directory.socket_path(),
-            .replaces = plan.agent.terms.max_replacements > 0},
+            .replaces = plan.agent.terms.in_place()},
            hub_callbacks()),
       stack_desk_(
           services.loop, services.directory.path(),
@@ -144,7 +144,8 @@ void NodeShell::note(const std::string& text) {
 void NodeShell::write_job(const Membership& membership) {
   record_.epoch = membership.epoch;
   record_.node_rank = membership.group_rank;
-  record_.world_size = membership.world_size;
+  record_.world_size = membership.places;
+  record_.left_out = membership.left_out;
   record_.workers.clear();
   for (const auto& [id, worker] : workers_.running()) {
     record_.workers.push_back({.rank = worker.rank,
@@ -164,27 +165,28 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
     services_.events.write(
         {.kind = kind, .epoch = agent_->epoch(), .slot = slot, .fields = std::move(fields)});
   };
-  return {.place_of = [this](pid_t pid) { return place_of(pid); },
-          .on_hello =
-              [event](int slot, const WorkerHello& hello) {
-                event("worker_hello", slot, {{"program", hello.program}});
-              },
-          .on_heartbeat = [](int, const WorkerHeartbeat&) {},
-          .on_lost_peers =
-              [event](int slot, const WorkerLostPeers& lost) {
-                event("peer_lost", slot,
-                      {{"ranks", rank_numbers(lost.ranks)}, {"operation", lost.operation}});
-              },
-          .on_leaving =
-              [this, event](int slot) {
-                event("worker_leaving", slot, {});
-                perform(agent_->on_worker_leaving(local_rank_of(slot), monotonic_now()));
-              },
-          .on_recovers = [this](int slot, const WorkerRecovers& told) { on_recovers(slot, told); },
-          .on_rejected = [this](int slot, const WorkerRejected& told) { on_rejected(slot, told); },
-          .on_spare = [this](int spare) { spares_.set_ready(spare); },
-          .on_gone = [](int, const std::string&) {},
-          .on_refused = [this](const std::string& reason) { note(reason); }};
+  return {
+      .place_of = [this](pid_t pid) { return place_of(pid); },
+      .on_hello =
+          [event](int slot, const WorkerHello& hello) {
+            event("worker_hello", slot, {{"program", hello.program}});
+          },
+      .on_heartbeat = [](int, const WorkerHeartbeat&) {},
+      .on_lost_peers =
+          [this, event](int slot, const WorkerLostPeers& lost) {
+            event("peer_lost", slot,
+                  {{"ranks", rank_numbers(places_of(lost.ranks))}, {"operation", lost.operation}});
+          },
+      .on_leaving =
+          [this, event](int slot) {
+            event("worker_leaving", slot, {});
+            perform(agent_->on_worker_leaving(local_rank_of(slot), monotonic_now()));
+          },
+      .on_recovers = [this](int slot, const WorkerRecovers& told) { on_recovers(slot, told); },
+      .on_rejected = [this](int slot, const WorkerRejected& told) { on_rejected(slot, told); },
+      .on_spare = [this](int spare) { spares_.set_ready(spare); },
+      .on_gone = [](int, const std::string&) {},
+      .on_refused = [this](const std::string& reason) { note(reason); }};
 }
 
 void NodeShell::perform(Agent::Actions actions) {
@@ -224,11 +226,11 @@ void NodeShell::carry_out(const StartWorkers& start) {
       {.kind = "epoch_start",
        .epoch = start.membership.epoch,
        .slot = std::nullopt,
-       .fields = {{"world_size", std::int64_t{start.membership.world_size}},
+       .fields = {{"world_size", std::int64_t{start.membership.world_size()}},
                   {"restart_count", std::int64_t{start.membership.restart_count}}}});
   membership_ = start.membership;
   attempt([&] { workers_.start(start); });
-  if (start.replaced.empty()) return;
+  if (!start.carries_over) return;
   announce_world(start);
   if (workers_.all_started()) write_job(membership_);  // with spares nothing more is heard of it
 }

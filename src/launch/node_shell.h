@@ -75,6 +75,8 @@ class NodeShell {
   std::optional<SlotPlace> place_of(pid_t pid) const;
   void fill_spares();
   std::string progress_of(int slot) const;
+  /// Of the ranks that workers name in the world that they are in.
+  std::vector<int> places_of(const std::vector<int>& ranks) const;
   int local_rank_of(int slot) const { return slot - membership_.self().first_rank; }
   /// Finds workers that give no sign of life, and ends them.
   void watch_for_hangs();

@@ -56,16 +56,19 @@ void NodeStore::close() {
 void NodeStore::watch_arrivals() {
   watch_ = loop_.after(kPatience, [this] { watch_arrivals(); });
   const StoreStatus status = server_->status();
-  const auto missing = ranks_not_arrived(status, membership_.world_size);
+  const auto missing = ranks_not_arrived(status, membership_.world_size());
   if (!missing || missing->empty()) return;
+  std::vector<int> places;
+  for (const int rank : *missing) {
+    if (const auto place = membership_.place_of(rank)) places.push_back(*place);
+  }
   const auto now = std::chrono::steady_clock::now();
   for (const StoreClientStatus& client : status.clients) {
     if (client.awaited_keys.empty() || now - client.last_request < kPatience) continue;
-    const std::string text =
-        concat(list_ranks(*missing), " of ", membership_.world_size,
-               missing->size() == 1 ? " has" : " have",
-               " not joined the process group yet; others wait for it (process ", client.pid,
-               " on ", client.address, " for key ", client.awaited_keys.front(), ")");
+    const std::string text = concat(
+        list_ranks(places), " of ", membership_.places, missing->size() == 1 ? " has" : " have",
+        " not joined the process group yet; others wait for it (process ", client.pid, " on ",
+        client.address, " for key ", client.awaited_keys.front(), ")");
     if (text != last_said_) callbacks_.say(text);
     last_said_ = text;
     return;

@@ -123,6 +123,14 @@ void set_recovery(PendingOptions& pending, const OptionValue& value) {
       value.text == "in-place" ? RecoveryMode::in_place : RecoveryMode::restart;
 }
 
+void set_min_world(PendingOptions& pending, const OptionValue& value) {
+  pending.options.min_world = parse_int_at_least(value, 1);
+}
+
+void set_rejoin_after(PendingOptions& pending, const OptionValue& value) {
+  pending.options.rejoin_after = std::chrono::seconds(parse_int_at_least(value, 1));
+}
+
 void set_hang_timeout(PendingOptions& pending, const OptionValue& value) {
   pending.options.hang_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
 }

@@ -54,6 +54,8 @@ void set_signals(PendingOptions& pending, const OptionValue& value);
 void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value);
 void set_store(PendingOptions& pending, const OptionValue& value);
 void set_recovery(PendingOptions& pending, const OptionValue& value);
+void set_min_world(PendingOptions& pending, const OptionValue& value);
+void set_rejoin_after(PendingOptions& pending, const OptionValue& value);
 void set_hang_timeout(PendingOptions& pending, const OptionValue& value);
 void set_log_max_size(PendingOptions& pending, const OptionValue& value);
 

@@ -97,6 +97,8 @@ struct RunOptions {
   StoreMode store = StoreMode::shared;
   RecoveryMode recovery = RecoveryMode::in_place;
   int max_replacements = 100;
+  std::optional<int> min_world;  // workers that may go on without the others; unset: all or nothing
+  std::chrono::milliseconds rejoin_after = std::chrono::seconds(30);
   int spares = 0;                                                     // on this node
   std::chrono::milliseconds hang_timeout = std::chrono::seconds(60);  // 0: none
   std::optional<std::string> prefix;            // template of every console line of a worker

@@ -4,14 +4,14 @@ namespace lockstep {
 
 Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local_rank) {
   const Membership& place = start.membership;
-  const int rank = place.self().first_rank + local_rank;
-  return {.rank = rank,
+  const int slot = place.self().first_rank + local_rank;
+  return {.rank = place.rank_of(slot),
           .local_rank = local_rank,
-          .world_size = place.world_size,
-          .local_world_size = place.self().workers,
+          .world_size = place.world_size(),
+          .local_world_size = place.local_workers(),
           .group_rank = place.group_rank,
           .group_world_size = static_cast<int>(place.nodes.size()),
-          .role_rank = place.first_role_rank + local_rank,
+          .role_rank = place.first_role_rank + place.local_workers(/*below=*/local_rank),
           .role_world_size = place.role_world_size,
           .role_name = plan.options.role,
           .master_addr = plan.master_addr.empty() ? start.master_addr : plan.master_addr,
@@ -22,8 +22,9 @@ Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local
           .use_agent_store = plan.share_store || plan.options.rdzv_backend == "static",
           .error_file = "",
           .epoch = place.epoch,
-          .slot = rank,
-          .joins = !start.replaced.empty(),
+          .slot = slot,
+          .slots = place.places,
+          .joins = start.carries_over,
           .agent_socket = "",
           .run_dir = ""};
 }

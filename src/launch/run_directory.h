@@ -37,7 +37,8 @@ struct JobRecord {
   std::vector<std::string> command;
   std::uint64_t epoch = 0;
   int node_rank = -1;  // -1: not known yet
-  int world_size = 0;
+  int world_size = 0;  // with those that are left out
+  std::vector<int> left_out = {};
   std::string log_directory;
   std::vector<WorkerRecord> workers;
 

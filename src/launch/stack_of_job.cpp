@@ -59,6 +59,11 @@ std::string describe(const JobRecord& job) {
   return concat(job.run_id, " (launcher ", job.pid, ", started ", job.started, ")");
 }
 
+// All workers that the job has are under this launcher.
+bool is_on_one_node(const JobRecord& job) {
+  return job.workers.size() + job.left_out.size() >= static_cast<std::size_t>(job.world_size);
+}
+
 LiveJob choose_job(const std::vector<LiveJob>& jobs, const std::string& wanted) {
   std::vector<LiveJob> meant;
   for (const LiveJob& job : jobs) {
@@ -68,9 +73,8 @@ LiveJob choose_job(const std::vector<LiveJob>& jobs, const std::string& wanted) 
   // Several nodes of one job may be on this machine; any of them knows all.
   const bool one_id = std::ranges::all_of(
       meant, [&](const LiveJob& job) { return job.record.run_id == meant.front().record.run_id; });
-  const auto node = std::ranges::find_if(meant, [](const LiveJob& job) {
-    return static_cast<std::size_t>(job.record.world_size) > job.record.workers.size();
-  });
+  const auto node =
+      std::ranges::find_if(meant, [](const LiveJob& job) { return !is_on_one_node(job.record); });
   if (one_id && node != meant.end()) return *node;
   if (meant.empty() && wanted.empty()) {
     throw InvalidArgument("no job of this user runs on this machine");
@@ -160,6 +164,9 @@ bool print_answers(const Answers& answers, const JobRecord& record, std::ostream
       }
     }
   }
+  for (const int place : record.left_out) {
+    if (place >= 0 && place < record.world_size) seen[static_cast<std::size_t>(place)] = true;
+  }
   print_stacks(answers.nodes, out);
   if (!answers.problem.empty()) {
     out << "Other nodes could not be asked: " << answers.problem << "\n";
@@ -180,7 +187,7 @@ bool print_answers(const Answers& answers, const JobRecord& record, std::ostream
 
 int print_stacks_of(const LiveJob& job, std::chrono::milliseconds limit, std::ostream& out) {
   const JobRecord& record = job.record;
-  const bool one_node = record.workers.size() >= static_cast<std::size_t>(record.world_size);
+  const bool one_node = is_on_one_node(record);
   out << "job " << describe(record) << ", epoch " << record.epoch << ", ";
   if (one_node) {
     out << record.workers.size() << (record.workers.size() == 1 ? " rank\n" : " ranks\n");

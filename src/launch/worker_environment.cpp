@@ -52,6 +52,7 @@ void set_ours(Environment::Variables& variables, const Placement& placement) {
                 [](const auto& entry) { return entry.first.starts_with("LOCKSTEP_SECRET"); });
   variables["LOCKSTEP_EPOCH"] = std::to_string(placement.epoch);
   variables["LOCKSTEP_SLOT"] = std::to_string(placement.slot);
+  variables["LOCKSTEP_SLOTS"] = std::to_string(placement.slots);
   // A launcher inside a worker of another must not hand on what belongs to the outer one.
   const auto set_or_erase = [&](const char* name, const std::string& value) {
     variables.erase(name);
@@ -68,7 +69,7 @@ void set_ours(Environment::Variables& variables, const Placement& placement) {
 void erase_place(Environment::Variables& variables) {
   for (const char* name :
        {"RANK", "LOCAL_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE",
-        "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "LOCKSTEP_JOINS"}) {
+        "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "LOCKSTEP_SLOTS", "LOCKSTEP_JOINS"}) {
     variables.erase(name);
   }
 }

@@ -29,7 +29,8 @@ struct Placement {
   std::string error_file;  // empty: none is to be written
 
   std::uint64_t epoch = 1;
-  int slot = 0;
+  int slot = 0;              // the worker's place in the job, whoever is left out of this epoch
+  int slots = 1;             // places of the job
   bool joins = false;        // takes a dead worker's place among others that have lived on
   bool spare = false;        // has no place yet: what a place decides is left out
   std::string agent_socket;  // empty: there is none
@@ -37,9 +38,10 @@ struct Placement {
 };
 
 /// The whole environment of a worker: the launcher's own, torchrun's variables, and
-/// LOCKSTEP_AGENT, LOCKSTEP_EPOCH, LOCKSTEP_SLOT and LOCKSTEP_RUN_DIR, and LOCKSTEP_JOINS=1 for one
-/// that joins others at work. Variables whose names begin with LOCKSTEP_SECRET are left out. A
-/// spare has LOCKSTEP_SPARE=1, and nothing that names its rank, its epoch or where the store is.
+/// LOCKSTEP_AGENT, LOCKSTEP_EPOCH, LOCKSTEP_SLOT, LOCKSTEP_SLOTS and LOCKSTEP_RUN_DIR, and
+/// LOCKSTEP_JOINS=1 for one that joins others at work. Variables whose names begin with
+/// LOCKSTEP_SECRET are left out. A spare has LOCKSTEP_SPARE=1, and nothing that names its rank, its
+/// epoch or where the store is.
 ///
 /// Throws InvalidArgument under --virtual-local-rank when CUDA_VISIBLE_DEVICES has no entry for the
 /// local rank.

@@ -19,7 +19,7 @@ WorkerGroup::WorkerGroup(const JobPlan& plan, Services services)
     : plan_(plan), services_(std::move(services)) {}
 
 void WorkerGroup::start(const StartWorkers& start) {
-  if (!start.replaced.empty()) {  // in the same attempt: logs are written on
+  if (start.carries_over) {  // in the same attempt: logs are written on
     for (const int rank : start.replaced) {
       const int local_rank = rank - start.membership.self().first_rank;
       if (local_rank < 0 || local_rank >= plan_.workers) continue;
@@ -38,13 +38,13 @@ void WorkerGroup::start(const StartWorkers& start) {
 WorkerGroup::Prepared WorkerGroup::prepare(const StartWorkers& start, int local_rank) const {
   Placement placement = place_worker(plan_, start, local_rank);
   const WorkerLogs logs =
-      services_.layout.prepare_worker({.rank = placement.rank, .local_rank = local_rank});
+      services_.layout.prepare_worker({.rank = placement.slot, .local_rank = local_rank});
   placement.error_file = logs.error_file;
   placement.agent_socket = services_.agent_socket;
   placement.run_dir = services_.run_directory;
   return {placement, logs,
           Worker{.epoch = placement.epoch,
-                 .rank = placement.rank,
+                 .rank = placement.slot,
                  .local_rank = local_rank,
                  .restart_count = placement.restart_count,
                  .node_rank = placement.group_rank,
@@ -105,7 +105,7 @@ OutputPlan WorkerGroup::output_of(OutputStream stream, const Prepared& prepared)
   const Placement& placement = prepared.placement;
   return plan_output(stream, plan_.options, prepared.logs,
                      {.role_name = placement.role_name,
-                      .rank = placement.rank,
+                      .rank = placement.slot,
                       .local_rank = placement.local_rank,
                       .node_rank = placement.group_rank,
                       .host = plan_.host,
@@ -210,6 +210,7 @@ std::optional<WorkerEnd> WorkerGroup::ended(std::uint64_t id, const ExitStatus& 
   if (!status.success()) {
     end.code = exit_code_for(status);
     end.signal = status.signal;
+    end.started = reason.empty();
     end.details = to_json(describe_failure(worker, status, reason));
   }
   services_.events.write({.kind = "worker_exit",

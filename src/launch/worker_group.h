@@ -40,7 +40,7 @@ class WorkerGroup {
 
   struct Worker {
     Epoch epoch = 0;
-    int rank = 0;
+    int rank = 0;  // its place in the job
     int local_rank = 0;
     int restart_count = 0;
     int node_rank = 0;
@@ -95,6 +95,7 @@ class WorkerGroup {
   void end_what_is_left_of(int local_rank) const;
   void close_streams_of(int local_rank);
   UniqueFd connect(OutputStream stream, Prepared& prepared);
+  /// `reason`: why it was not even started.
   std::optional<WorkerEnd> ended(std::uint64_t id, const ExitStatus& status,
                                  const std::string& reason);
   WorkerFailure describe_failure(const Worker& worker, const ExitStatus& status,
@@ -103,7 +104,7 @@ class WorkerGroup {
   const JobPlan& plan_;
   Services services_;
   std::map<std::uint64_t, Worker> workers_;
-  std::map<int, pid_t> last_pids_;  // of those that ended, by local rank
+  std::map<int, pid_t> last_pids_;                           // of those that ended, by local rank
   std::map<int, std::vector<std::uint64_t>> ended_streams_;  // by local rank
   std::uint64_t last_id_ = 0;
   std::uint64_t last_stream_ = 0;

@@ -17,7 +17,8 @@ TEST(WorkerMessages, come_back_as_they_were_sent) {
       WorkerLeaving{},
       WorkerRecovers{.epoch = 3, .step = 812},
       WorkerRecovers{.epoch = 3, .step = 813, .able = false},
-      WorkerRejected{.ranks = {1}, .reason = "its state differs"}};
+      WorkerRejected{.ranks = {1}, .reason = "its state differs"},
+      WorkerRejected{.ranks = {2}, .reason = "its state differs", .epoch = 4}};
   for (const auto& message : from)
     EXPECT_EQ(decode_from_worker(encode_from_worker(message)), message);
   const std::vector<MessageToWorker> to = {

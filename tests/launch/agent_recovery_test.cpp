@@ -35,7 +35,10 @@ struct Node : AgentDriver {
         {.epoch = started, .local_rank = local_rank, .code = 0, .details = ""}, now()));
   }
   void reform(Epoch epoch, std::vector<int> replaced, int group_rank = 1) {
-    hear(Prepare{membership(epoch, group_rank), std::move(replaced), "somebody died"});
+    hear(Prepare{.membership = membership(epoch, group_rank),
+                 .carries_over = true,
+                 .replaced = std::move(replaced),
+                 .reason = "somebody died"});
   }
   NodePhase phase() { return agent().phase(); }
 };

@@ -14,7 +14,7 @@ TEST(CoordinatorJoin, AJobOfOneNodeStartsAtOnce) {
   CoordinatorDriver job(fixed(1));
   job.join("a", 4);
   ASSERT_TRUE(job.last<Prepare>("a"));
-  EXPECT_EQ(job.last<Prepare>("a")->membership.world_size, 4);
+  EXPECT_EQ(job.last<Prepare>("a")->membership.places, 4);
   EXPECT_FALSE(job.last<Start>("a"));
   job.ready({"a"});
   EXPECT_EQ(job.phase(), Phase::running);

@@ -52,12 +52,38 @@ TEST(Membership, RanksAreContiguousOverNodesOfDifferentSize) {
     EXPECT_EQ(place.epoch, 7u);
     EXPECT_EQ(place.restart_count, 3);
     EXPECT_EQ(place.group_rank, i);
-    EXPECT_EQ(place.world_size, 7);
+    EXPECT_EQ(place.places, 7);
     EXPECT_EQ(place.nodes, places[0].nodes);
   }
   EXPECT_EQ(places[0].self().first_rank, 0);
   EXPECT_EQ(places[1].self().first_rank, 4);
   EXPECT_EQ(places[2].self().first_rank, 6);
+}
+
+TEST(Membership, those_who_are_in_number_themselves_without_gaps) {
+  const auto places = form_memberships(
+      {node("x", "1", {}, 3), node("y", "2", {}, 2, "reader"), node("z", "3", {}, 2)}, 7, 0,
+      {1, 3, 4, 5});
+  for (const Membership& place : places) {
+    EXPECT_EQ(place.places, 7);
+    EXPECT_EQ(place.world_size(), 3);
+    EXPECT_EQ(place.left_out, (std::vector{1, 3, 4, 5}));
+    for (const int in : {0, 2, 6}) {
+      EXPECT_TRUE(place.is_in(in)) << in;
+      EXPECT_EQ(place.place_of(place.rank_of(in)), in);
+    }
+    EXPECT_EQ(place.rank_of(6), 2);
+    EXPECT_EQ(place.place_of(3), std::nullopt);
+    for (const int out : {-1, 1, 3, 4, 5, 7}) EXPECT_FALSE(place.is_in(out)) << out;
+  }
+  EXPECT_EQ(places[0].local_workers(), 2);
+  EXPECT_EQ(places[0].local_workers(/*below=*/2), 1);
+  EXPECT_EQ(places[1].local_workers(), 0);
+  EXPECT_EQ(places[2].local_workers(), 1);
+  // Nodes x and z have one role, with ranks 0, 1 and 2.
+  EXPECT_EQ(places[2].first_role_rank, 2);
+  EXPECT_EQ(places[2].role_world_size, 3);
+  EXPECT_EQ(places[1].role_world_size, 0);
 }
 
 TEST(Membership, RanksWithinARoleAreCountedByRole) {

@@ -26,6 +26,7 @@ JobTerms some_terms() {
           .max_nodes = 5,
           .max_restarts = 3,
           .max_replacements = 9,
+          .min_world = 2,
           .local_store = true,
           .beat_interval = Time(7),
           .beat_limit = Time(21)};
@@ -36,6 +37,7 @@ WorkerFailed some_failure() {
           .rank = 9,
           .code = 139,
           .signal = 11,
+          .started = false,
           .age = Time(1234567890123),
           .details = "{\"a\":1}",
           .progress = "at step 3"};
@@ -49,10 +51,11 @@ Membership some_membership() {
   return {.epoch = 4,
           .restart_count = 2,
           .group_rank = 1,
-          .world_size = 6,
+          .places = 6,
           .first_role_rank = 4,
           .role_world_size = 6,
-          .nodes = {{"a", "10.0.0.1", "", 4, 0}, {"b", "10.0.0.2", "10.9.9.9", 2, 4}}};
+          .nodes = {{"a", "10.0.0.1", "", 4, 0}, {"b", "10.0.0.2", "10.9.9.9", 2, 4}},
+          .left_out = {1, 3}};
 }
 
 // One of each kind, no field with its default value.
@@ -75,7 +78,7 @@ std::vector<Message> all_kinds() {
       Leave{2, "SIGINT"},
       Refused{"no"},
       Status{"1 of 2"},
-      Prepare{some_membership(), {1, 3}, "why"},
+      Prepare{some_membership(), true, {1, 3}, "why"},
       Start{4, "10.0.0.1", 29500},
       Stop{4, 2, "why"},
       Finish{.code = 75, .reason = "why", .failures = {some_failure()}, .stopped_ranks = {0, 2}},
@@ -110,8 +113,11 @@ TEST(MessageCodec, FieldsArriveAsTheyWereSent) {
   EXPECT_EQ(join.phase, NodePhase::running);
   EXPECT_EQ(join.failures, std::vector{some_failure()});
   EXPECT_EQ(join.recovers, std::vector{some_recovery()});
-  EXPECT_EQ(std::get<Prepare>(decode(encode(Prepare{some_membership(), {}, ""}))).membership,
-            some_membership());
+  const Prepare prepare{.membership = some_membership(), .carries_over = true, .replaced = {5}};
+  const auto prepared = std::get<Prepare>(decode(encode(prepare)));
+  EXPECT_EQ(prepared.membership, some_membership());
+  EXPECT_TRUE(prepared.carries_over);
+  EXPECT_EQ(prepared.replaced, std::vector{5});
 }
 
 TEST(MessageCodec, ANodeWithoutARankStaysWithoutOne) {
@@ -157,9 +163,10 @@ TEST(MessageCodec, FieldsWithinFieldsAreChecked) {
   refuse(join, "/failures/0/code", 0);
   refuse(join, "/failures/0/age_ns", -1);
   refuse(join, "/recovers/0/step", -1);
-  refuse(Prepare{some_membership(), {}, ""}, "/group_rank", 2);
-  refuse(Prepare{some_membership(), {}, ""}, "/nodes/1/workers", "2");
-  refuse(Prepare{some_membership(), {}, ""}, "/nodes", json::array());
+  refuse(Prepare{.membership = some_membership()}, "/group_rank", 2);
+  refuse(Prepare{.membership = some_membership()}, "/left_out", {3, 1});
+  refuse(Prepare{.membership = some_membership()}, "/nodes/1/workers", "2");
+  refuse(Prepare{.membership = some_membership()}, "/nodes", json::array());
   refuse(Stopped{4, {1}}, "/stopped_ranks/0", -1);
   refuse(Ready{4, 1}, "/epoch", 18446744073709551615ULL);
   refuse(Ready{4, 1}, "/epoch", 1.5);

@@ -3,9 +3,11 @@
 Usage: recovering_worker.py FOLDER STEPS [step_seconds]
 
 It does what a Trainer does: meets the others, takes the newest state that one of them has, makes
-steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything.
-No step after the number in FOLDER/hold is begun. RECOVERING_WORKER=NAME:RANK:STEP does NAME at that
-step on that rank: exit, segv, reject, slow_join; or, of spares: slow_spare, bad_spare.
+steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything,
+with the worker's slot, which stays the same when ranks are numbered anew because some are left out.
+No step after the number in FOLDER/hold is begun, and while there is FOLDER/deadly no worker joins.
+RECOVERING_WORKER=NAME:SLOT:STEP does NAME at that step in that slot: exit, segv, reject, slow_join;
+or, of spares: slow_spare, bad_spare.
 """
 
 import json
@@ -22,15 +24,15 @@ import time
 folder = pathlib.Path(sys.argv[1])
 steps = int(sys.argv[2])
 step_seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
-trick, trick_rank, trick_step = (os.environ.get("RECOVERING_WORKER", "::") + "::").split(":")[:3]
+trick, trick_slot, trick_step = (os.environ.get("RECOVERING_WORKER", "::") + "::").split(":")[:3]
 is_spare = os.environ.get("LOCKSTEP_SPARE") == "1"
-rank = -1 if is_spare else int(os.environ["RANK"])
+slot = -1 if is_spare else int(os.environ["LOCKSTEP_SLOT"])
 joins = os.environ.get("LOCKSTEP_JOINS") == "1"
 
 
 def log(*words):
     with open(folder / "log", "a") as file:  # one write of one line: they do not mix
-        file.write(" ".join(str(word) for word in (rank, os.getpid(), *words)) + "\n")
+        file.write(" ".join(str(word) for word in (slot, os.getpid(), *words)) + "\n")
 
 
 class Revoked(Exception):
@@ -47,7 +49,7 @@ class Agent:
         self.revoked = 0
         self.step = 0
         self.send({"kind": "hello", "oldest_protocol": 1, "newest_protocol": 2, "pid": os.getpid(),
-                   "rank": max(rank, 0), "slot": int(os.environ.get("LOCKSTEP_SLOT", "0")),
+                   "rank": int(os.environ.get("RANK", "0")), "slot": max(slot, 0),
                    "epoch": int(os.environ.get("LOCKSTEP_EPOCH", "0")), "program": "fake",
                    "spare": is_spare})
         self.welcome = self.receive()
@@ -91,6 +93,7 @@ class Agent:
 def wait_for_all(agent, world, name):
     """A collective: all ranks of the world have come here."""
     place = folder / f"epoch_{world['epoch']}" / name
+    rank = world["rank"]
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{rank}.new").write_text(f"{agent.step if agent.has_state else -1}")
     (place / f"{rank}.new").rename(place / str(rank))
@@ -136,20 +139,22 @@ def do_trick(agent, world):
         return
     if trick == "segv":
         wait_for_all(agent, world, "brink")  # by then the agent was told that all go on
-    if rank != int(trick_rank):
+    if slot != int(trick_slot):
         return
     if trick == "exit" and not joins:
         os._exit(3)
     if trick == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     if trick == "reject" and world["epoch"] == 1:
-        agent.send({"kind": "rejected", "ranks": [1 - rank], "reason": "its state differs"})
+        agent.send({"kind": "rejected", "ranks": [1 - world["rank"]], "epoch": world["epoch"],
+                    "reason": "its state differs"})
 
 
 def train(agent, world):
     visit_store(agent, world)
     newest = max(wait_for_all(agent, world, "meet"))
-    log("met", world["epoch"], "at", max(newest, 0), *world.get("replaced_slots", []))
+    log("met", world["epoch"], "at", max(newest, 0), "as", world["rank"], "of", world["world_size"],
+        "on", world["local_world_size"])
     agent.step, agent.has_state = max(newest, 0), True
     agent.send({"kind": "recovers", "epoch": world["epoch"], "step": agent.step, "able": True})
     while agent.step < steps:
@@ -164,7 +169,7 @@ def train(agent, world):
 
 def await_place():
     """What a spare does: it connects and waits, and is then what the message says."""
-    global rank, joins
+    global slot, joins
     log("loads")
     if trick == "slow_spare":
         time.sleep(1000)
@@ -173,7 +178,7 @@ def await_place():
     agent = Agent()
     log("waits")
     os.environ.update(agent.places.get())
-    rank, joins = int(os.environ["RANK"]), os.environ["LOCKSTEP_JOINS"] == "1"
+    slot, joins = int(os.environ["LOCKSTEP_SLOT"]), os.environ["LOCKSTEP_JOINS"] == "1"
     return agent
 
 
@@ -181,12 +186,16 @@ def main():
     print("process", os.getpid(), flush=True)
     agent = await_place() if is_spare else None
     log("start", "joins" if joins else "first", os.environ["LOCKSTEP_EPOCH"])
+    if joins and (folder / "deadly").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
     if trick == "slow_join" and joins and int(os.environ["LOCKSTEP_EPOCH"]) == 2:
         time.sleep(1000)
     agent = agent or Agent()
     agent.has_state = False
     log("replaces" if agent.welcome["replaces"] else "restarts")
-    world = {"epoch": int(os.environ["LOCKSTEP_EPOCH"]), "world_size": int(os.environ["WORLD_SIZE"]),
+    world = {"epoch": int(os.environ["LOCKSTEP_EPOCH"]), "rank": int(os.environ["RANK"]),
+             "world_size": int(os.environ["WORLD_SIZE"]),
+             "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"]),
              "master_addr": os.environ["MASTER_ADDR"], "master_port": int(os.environ["MASTER_PORT"])}
     while True:
         try:

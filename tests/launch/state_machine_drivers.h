@@ -200,7 +200,7 @@ class AgentDriver {
         .epoch = epoch,
         .restart_count = 0,
         .group_rank = group_rank,
-        .world_size = 2 * workers,
+        .places = 2 * workers,
         .first_role_rank = group_rank * workers,
         .role_world_size = 2 * workers,
         .nodes = {{.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},

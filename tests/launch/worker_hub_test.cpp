@@ -266,7 +266,7 @@ TEST(WorkerHub, hears_that_a_worker_can_be_carried_over_and_whose_state_differs)
   AgentClient client(options_for(hub));
   EXPECT_FALSE(client.replaces_workers());
   client.report_recovers(2, 812);
-  client.reject({1}, "its hash differs");
+  client.reject(3, {1}, "its hash differs");
   ASSERT_TRUE(eventually(loop, [&] { return hub.events.size() == 3; }));
   EXPECT_EQ(hub.events.at(1), "recovers 3 in 2 at 812");
   EXPECT_EQ(hub.events.at(2), "3 rejects 1: its hash differs");

@@ -219,7 +219,8 @@ TEST(WorkerEnvironment, has_torchruns_variables_and_ours) {
                             .run_id = "job",
                             .error_file = "/e.json",
                             .epoch = 9,
-                            .slot = 5,
+                            .slot = 6,
+                            .slots = 9,
                             .agent_socket = "/a.sock",
                             .run_dir = "/run1"};
   const Environment launcher = of({{"HOME", "/h"},
@@ -250,7 +251,8 @@ TEST(WorkerEnvironment, has_torchruns_variables_and_ours) {
       {"OMP_NUM_THREADS", "3"},
       {"LOCKSTEP_AGENT", "/a.sock"},
       {"LOCKSTEP_EPOCH", "9"},
-      {"LOCKSTEP_SLOT", "5"},
+      {"LOCKSTEP_SLOT", "6"},
+      {"LOCKSTEP_SLOTS", "9"},
       {"LOCKSTEP_RUN_DIR", "/run1"}};
   EXPECT_EQ(worker_environment(launcher, options, placement), expected);
 }
@@ -262,7 +264,7 @@ TEST(WorkerEnvironment, a_spare_has_no_place_and_a_worker_of_a_launcher_in_a_spa
   EXPECT_EQ(spare.at("LOCKSTEP_SPARE"), "1");
   EXPECT_EQ(spare.at("WORLD_SIZE"), "4");
   for (const char* name :
-       {"RANK", "LOCAL_RANK", "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "MASTER_PORT"}) {
+       {"RANK", "LOCAL_RANK", "LOCKSTEP_EPOCH", "LOCKSTEP_SLOT", "LOCKSTEP_SLOTS", "MASTER_PORT"}) {
     EXPECT_FALSE(spare.contains(name)) << name;
   }
 }

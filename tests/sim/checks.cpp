@@ -155,10 +155,10 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
           membership.epoch, " was given to ", place->second, " and to ", node_id);
   const std::set<int> replaced(prepare->replaced.begin(), prepare->replaced.end());
   // Ranks that have state by now are not replaced again when it is said once more.
-  require(replaced.empty() == formed.replaced.empty() &&
+  require(prepare->carries_over == formed.carries_over &&
               std::ranges::includes(formed.replaced, replaced),
           "two views of who is replaced in epoch ", membership.epoch);
-  if (!replaced.empty()) return;  // others live on
+  if (prepare->carries_over) return;  // others live on
   const auto processes = processes_.find(node_id);
   require(processes == processes_.end() || processes->second == 0, node_id,
           " is made a member of epoch ", membership.epoch, " although it still has workers");
@@ -178,20 +178,33 @@ void Checks::check_membership(const Membership& membership) const {
             ranks);
     ranks += node.workers;
   }
-  require(ranks == membership.world_size, "world size ", membership.world_size, " of ", ranks,
-          " workers");
+  require(ranks == membership.places, membership.places, " places for ", ranks, " workers");
+  const int least = scenario_.terms.min_world;
+  require(membership.left_out.empty() || (least > 0 && membership.world_size() >= least), "epoch ",
+          membership.epoch, " goes on with ", membership.world_size(), " workers; at least ", least,
+          " are needed");
   const auto nodes = static_cast<int>(membership.nodes.size());
   require(nodes >= scenario_.terms.min_nodes && nodes <= scenario_.terms.max_nodes, "epoch ",
           membership.epoch, " has ", nodes, " nodes");
 }
 
 void Checks::check_reformed(const Prepare& prepare, const Formed& before) {
+  const Membership& now = prepare.membership;
   Membership same = before.common;
-  same.epoch = prepare.membership.epoch;
-  require(same == without_place(prepare.membership), "epoch ", same.epoch,
-          " takes workers over, but ranks or nodes are others than before");
-  require(static_cast<int>(prepare.replaced.size()) < same.world_size, "epoch ", same.epoch,
+  same.epoch = now.epoch;
+  same.left_out = now.left_out;
+  same.role_world_size = now.role_world_size;
+  require(same == without_place(now), "epoch ", same.epoch,
+          " takes workers over, but places or nodes are others than before");
+  require(static_cast<int>(prepare.replaced.size()) < now.world_size(), "epoch ", now.epoch,
           " replaces all workers at once and calls it recovery");
+  const std::set<int> replaced(prepare.replaced.begin(), prepare.replaced.end());
+  for (int place = 0; place < now.places; ++place) {
+    require(now.is_in(place) || !replaced.contains(place), "place ", place, " of epoch ", now.epoch,
+            " is left out and filled");
+    require(before.common.is_in(place) || !now.is_in(place) || replaced.contains(place), "place ",
+            place, " of epoch ", now.epoch, " was left out and nobody fills it");
+  }
 }
 
 void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
@@ -212,7 +225,7 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
             "epoch ", membership.epoch, " counts ", membership.restart_count, " restarts after ",
             counted, "; ", cost, " more was needed");
     may_be_smaller = nodes >= before.common.nodes.size();
-    if (!prepare.replaced.empty()) check_reformed(prepare, before);
+    if (prepare.carries_over) check_reformed(prepare, before);
     if (before.costs_restart) ++tally_.restarts;
   }
   require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
@@ -221,6 +234,7 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   last_epoch_ = membership.epoch;
   Formed& formed = formed_[{life_, membership.epoch}];
   formed.common = without_place(membership);
+  formed.carries_over = prepare.carries_over;
   formed.replaced.insert(prepare.replaced.begin(), prepare.replaced.end());
   ++tally_.epochs;
 }
@@ -230,7 +244,9 @@ void Checks::check_success() const {
   for (const auto& [rank, id] : last.ids) {
     const auto found = last.succeeded.find(id);
     const int succeeded = found == last.succeeded.end() ? 0 : found->second;
-    const int workers = last.common.nodes[static_cast<std::size_t>(rank)].workers;
+    Membership membership = last.common;
+    membership.group_rank = rank;
+    const int workers = membership.local_workers();
     require(succeeded == workers, "the job succeeded, but only ", succeeded, " of ", workers,
             " workers of ", id);
   }
@@ -286,7 +302,7 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
   require(start.master_addr == (local ? "127.0.0.1" : start.membership.nodes.front().address),
           node.id, " starts workers with the store at ", start.master_addr);
   // The next epoch of those that live on is begun at once, and this start may still be on its way.
-  require(!node.link_is_open || epoch == last_epoch_ || !start.replaced.empty(), node.id,
+  require(!node.link_is_open || epoch == last_epoch_ || start.carries_over, node.id,
           " starts workers of epoch ", epoch, " in epoch ", last_epoch_);
   started_under_[node.id] = life_;
 }

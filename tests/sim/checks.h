@@ -121,6 +121,7 @@ class Checks {
     std::set<std::string> prepared;
     std::map<std::string, int> succeeded;    // workers
     std::map<std::string, int> store_ports;  // by node id
+    bool carries_over = false;
     std::set<int> replaced;
     bool costs_restart = false;
     bool is_last = false;

@@ -38,15 +38,16 @@ void Machine::start_workers(const StartWorkers& start) {
   int beside = 0;
   for (int local_rank = 0; local_rank < scenario.workers; ++local_rank) {
     const bool is_fresh =
-        start.replaced.empty() ||
+        !start.carries_over ||
         std::ranges::find(start.replaced, first + local_rank) != start.replaced.end();
     if (is_fresh) fresh.push_back(local_rank);
   }
   // Whoever lives on is none of those that are started; what dead workers left behind may be there.
   for (const Process& process : processes_) {
     const bool lives_on =
-        !start.replaced.empty() &&
-        (!process.worker || std::ranges::find(fresh, process.local_rank) == fresh.end());
+        start.carries_over &&
+        (!process.worker || (start.membership.is_in(first + process.local_rank) &&
+                             std::ranges::find(fresh, process.local_rank) == fresh.end()));
     if (!lives_on) ++beside;
   }
   shared_.checks.workers_started(
@@ -54,7 +55,7 @@ void Machine::start_workers(const StartWorkers& start) {
        .link_is_open = link_ && shared_.network->open_at_coordinator(*link_),
        .processes = beside},
       start);
-  if (!start.replaced.empty()) {
+  if (start.carries_over) {
     for (Process& process : processes_) {
       if (process.worker) continue_worker(start, process);
     }
@@ -70,13 +71,16 @@ Machine::Process* Machine::find(int number) {
 
 void Machine::arrive(int number, const StartWorkers& start) {
   const Process* process = find(number);
-  const Epoch epoch = start.membership.epoch;
+  const Membership& membership = start.membership;
+  const Epoch epoch = membership.epoch;
   if (process == nullptr || process->revoked > epoch) return;
+  const int place = membership.self().first_rank + process->local_rank;
   shared_.training.arrive({.worker = worker_id(number),
                            .world = {shared_.checks.life(), epoch},
-                           .rank = start.membership.self().first_rank + process->local_rank,
-                           .world_size = start.membership.world_size,
-                           .joins = process->epoch == epoch && !start.replaced.empty()});
+                           .rank = membership.rank_of(place),
+                           .world_size = membership.world_size(),
+                           .slots = membership.places,
+                           .joins = process->epoch == epoch && start.carries_over});
 }
 
 // A worker that lives on hears of its new world.
@@ -185,7 +189,7 @@ void Machine::start_worker(const StartWorkers& start, int local_rank) {
     shared_.queue.after(runs, [this, number, code] { end_process(number, code); });
   }
   if (!scenario.trains) return;
-  const Time loads = time_to_load(/*joins=*/!start.replaced.empty());
+  const Time loads = time_to_load(/*joins=*/start.carries_over);
   shared_.queue.after(loads, [this, number, start] { arrive(number, start); });
 }
 

@@ -43,8 +43,8 @@ mutation(local_store_of_another_node agent.cpp
   [[workers.master_port = store_port_;]]
   [[]])
 mutation(ranks_overlap membership.cpp
-  [[world_size += node.workers;]]
-  [[world_size += 1;]])
+  [[count += node.workers;]]
+  [[count += 1;]])
 mutation(lost_node_still_counts coordinator.cpp
   [[return found == nodes_.end() || !found->second.participant ? nullptr : &found->second;]]
   [[return found == nodes_.end() ? nullptr : &found->second;]])
@@ -118,15 +118,16 @@ mutation(state_of_new_workers_not_noted coordinator_recovery.cpp
   [[with_state_.insert(recovers.rank);]]
   [[]])
 mutation(all_state_lost_and_not_noticed coordinator_recovery.cpp
-  [[if (std::cmp_greater_equal(lost.size(), world_size_)) {
+  [[if (std::cmp_greater_equal(lost.size(), world_size())) {
     return Obstacle{"no rank with the job's state is left"};
   }]]
   [[]])
-mutation(replacements_not_limited coordinator_recovery.cpp
-  [[if (std::cmp_greater(lost.size(), most - replacements_)) {
-    return Obstacle{
-        concat(replacements_, " of ", most, " replacements are used (--max-replacements)")};
-  }]]
+mutation(replacements_not_limited coordinator_shrink.cpp
+  [[if (!reason && std::cmp_greater_equal(filling.replaced.size(), most - replacements_)) {
+      reason = most == 0 ? "none is replaced (--max-replacements 0)"
+                         : concat(replacements_, " of ", most,
+                                  " replacements are used (--max-replacements)");
+    }]]
   [[]])
 mutation(words_not_awaited coordinator_recovery.cpp
   [[if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;]]
@@ -135,7 +136,7 @@ mutation(words_awaited_for_ever coordinator.cpp
   [[if (loss_ && now >= loss_->deadline) retry_loss();]]
   [[]])
 mutation(replacement_not_repeated coordinator_recovery.cpp
-  [[return send(node, Prepare{node.membership, as_list(replaced_), cause_.reason});]]
+  [[return send(node, prepare_in_place(node));]]
   [[return;]])
 mutation(lost_node_costs_nothing_while_re_forming coordinator.cpp
   [[if (node.participant && !carries_over_) return begin_stop(text, SIGTERM);]]

@@ -45,7 +45,12 @@ void Training::arrive(const Arrival& arrival) {
   worker.rank = arrival.rank;
   worker.joins = arrival.joins;
   World& world = worlds_[arrival.world];
+  require(
+      world.members.empty() || (world.size == arrival.world_size && world.slots == arrival.slots),
+      "rank ", arrival.rank, " of epoch ", arrival.world.second, " comes to a world of ",
+      world.size, " and believes in ", arrival.world_size);
   world.size = arrival.world_size;
+  world.slots = arrival.slots;
   require(!world.has_met, "rank ", arrival.rank, " comes to a world that has met already");
   const auto [place, is_new] = world.members.try_emplace(arrival.rank, arrival.worker);
   require(is_new, "two workers come as rank ", arrival.rank, " of epoch ", arrival.world.second);
@@ -102,10 +107,12 @@ void Training::contribute(int number, WorldKey key) {
   World& world = worlds_.at(key);
   const Worker& worker = workers_.at(number);
   const int step = worker.committed;
-  auto& ranks = world.contributions[step];
-  require(ranks.insert(worker.rank).second, "rank ", worker.rank, " gives its samples of step ",
-          step, " twice");
-  if (static_cast<int>(ranks.size()) < world.size) return;
+  auto& slots = world.contributions[step];
+  // With fewer workers than slots some have several.
+  for (int slot = worker.rank; slot < world.slots; slot += world.size) {
+    require(slots.insert(slot).second, "samples of slot ", slot, " are given twice in step ", step);
+  }
+  if (static_cast<int>(slots.size()) < world.slots) return;
   for (const auto& [rank, each] : world.members) {
     soon(each, key, 10us, 20ms, [this, each = each, key, step] { commit(each, key, step); });
   }

@@ -43,6 +43,7 @@ class Training {
     WorldKey world;
     int rank = 0;
     int world_size = 1;
+    int slots = 1;       // of the job, which its ranks share out
     bool joins = false;  // it was started in place of another
   };
   /// The worker meets the others of this world.
@@ -72,9 +73,10 @@ class Training {
   };
   struct World {
     int size = 0;
+    int slots = 0;
     std::map<int, int> members;  // workers by rank
     bool has_met = false;
-    std::map<int, std::set<int>> contributions;  // ranks by step
+    std::map<int, std::set<int>> contributions;  // slots whose samples are in, by step
     std::set<int> at_end;
   };
 
