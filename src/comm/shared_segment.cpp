@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <random>
+#include <sstream>
+#include <string_view>
 
 #include "lockstep/error.h"
 
@@ -19,6 +23,28 @@ namespace {
 }
 
 }  // namespace
+
+SegmentOffer SegmentOffer::of_this_process(int descriptor) {
+  std::random_device random;
+  return {.process_id = getpid(),
+          .descriptor = descriptor,
+          .mark = std::uint64_t{random()} << 32 | random()};
+}
+
+SegmentOffer SegmentOffer::parse(const std::string& text) {
+  SegmentOffer offer;
+  std::istringstream(text) >> offer.process_id >> offer.descriptor >> offer.mark;
+  return offer;
+}
+
+std::string SegmentOffer::to_text() const {
+  return concat(process_id, " ", descriptor, " ", mark);
+}
+
+bool may_share_memory() {
+  const char* wanted = std::getenv("LOCKSTEP_SHM");
+  return wanted == nullptr || std::string_view(wanted) != "0";
+}
 
 SharedSegment SharedSegment::create(std::size_t bytes) {
   // Beyond this limit the kernel would send a signal that ends the process.

@@ -1,12 +1,28 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "core/unique_fd.h"
 
 namespace lockstep {
+
+/// What a process of the same machine needs to map another's segment, as text. It is valid as long
+/// as the descriptor is open there.
+struct SegmentOffer {
+  int process_id = 0;
+  int descriptor = -1;
+  std::uint64_t mark = 0;  // is in the segment when it is the right one
+
+  static SegmentOffer of_this_process(int descriptor);
+  static SegmentOffer parse(const std::string& text);
+  std::string to_text() const;
+};
+
+/// False where LOCKSTEP_SHM=0 forbids it to this process.
+bool may_share_memory();
 
 /// Memory that several processes of one machine have mapped. It has no name in any file system: the
 /// kernel frees it with the last process that maps it, however that process ends.

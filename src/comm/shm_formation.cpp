@@ -1,14 +1,9 @@
 #include "comm/shm_formation.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
-#include <sstream>
-#include <string_view>
 
 #include <ATen/ops/zeros.h>
 
@@ -73,8 +68,7 @@ class NotWanted : public Error {
 
 // Those of the other ranks. Throws if this rank cannot or shall not share memory with them.
 std::vector<PeerIdentity> peers_here(const GroupImpl& group) {
-  const char* wanted = std::getenv("LOCKSTEP_SHM");
-  if (wanted && std::string_view(wanted) == "0") throw NotWanted("LOCKSTEP_SHM is 0");
+  if (!may_share_memory()) throw NotWanted("LOCKSTEP_SHM is 0");
   const PeerIdentity self = PeerIdentity::of_this_process();
   std::vector<PeerIdentity> peers;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -94,20 +88,6 @@ std::unique_ptr<ShmExchange> make_exchange(const GroupImpl& group, SharedSegment
       ShmExchange::Options{.rank = group.rank, .size = group.size(), .timeout = group.timeout});
 }
 
-// What the first rank tells the others, and they it.
-struct Offer {
-  int process_id = 0;
-  int descriptor = -1;
-  std::uint64_t mark = 0;  // is in the segment when it is the right one
-
-  std::string to_text() const { return concat(process_id, " ", descriptor, " ", mark); }
-  static Offer parse(const std::string& text) {
-    Offer offer;
-    std::istringstream(text) >> offer.process_id >> offer.descriptor >> offer.mark;
-    return offer;
-  }
-};
-
 // Ranks that answer put this into their word of the segment, so that the first rank sees that they
 // write to the same memory.
 std::uint64_t answer_to(std::uint64_t mark, int rank) {
@@ -121,15 +101,14 @@ std::unique_ptr<ShmExchange> offer(const GroupImpl& group,
   std::unique_ptr<ShmExchange> exchange;
   std::string refusal;
   bool wanted = true;
-  Offer offered{.process_id = getpid(), .descriptor = -1, .mark = 0};
+  SegmentOffer offered;
   UniqueFd descriptor;
   try {
     const std::size_t bytes = ShmExchange::bytes_needed(group.size());
     peers_here(group);
     SharedSegment segment = SharedSegment::create(bytes);
     descriptor = segment.take_descriptor();
-    offered.descriptor = descriptor.get();
-    offered.mark = std::random_device()();
+    offered = SegmentOffer::of_this_process(descriptor.get());
     exchange = make_exchange(group, std::move(segment));
     exchange->probe(0) = offered.mark;
   } catch (const Error& error) {
@@ -163,7 +142,7 @@ std::unique_ptr<ShmExchange> accept(const GroupImpl& group,
   const std::string text = from_first(group, Messages(gloo, tag), "");
   if (!text.empty()) {
     try {
-      const Offer offered = Offer::parse(text);
+      const SegmentOffer offered = SegmentOffer::parse(text);
       peers_here(group);
       exchange = make_exchange(group, SharedSegment::open(offered.process_id, offered.descriptor,
                                                           ShmExchange::bytes_needed(group.size())));

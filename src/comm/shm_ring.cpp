@@ -1,8 +1,7 @@
 #include "comm/shm_ring.h"
 
-#include <unistd.h>
-#include <random>
-#include <sstream>
+#include <chrono>
+#include <utility>
 
 #include "lockstep/error.h"
 
@@ -34,16 +33,6 @@ std::size_t bytes_of(const ShmRing::Shape& shape) {
 
 }  // namespace
 
-std::string ShmRing::Offer::to_text() const {
-  return concat(process_id, " ", descriptor, " ", mark);
-}
-
-ShmRing::Offer ShmRing::Offer::parse(const std::string& text) {
-  Offer offer;
-  std::istringstream(text) >> offer.process_id >> offer.descriptor >> offer.mark;
-  return offer;
-}
-
 ShmRing::ShmRing(SharedSegment segment, const Shape& shape, int reader)
     : segment_(std::move(segment)), shape_(shape), reader_(reader) {
   static_assert(sizeof(Control) <= kControlBytes);
@@ -53,16 +42,12 @@ ShmRing ShmRing::create(const Shape& shape) {
   if (shape.readers > kMostReaders) throw Error(concat(shape.readers, " readers are too many"));
   ShmRing ring(SharedSegment::create(bytes_of(shape)), shape, 0);
   ring.descriptor_ = ring.segment_.take_descriptor();
-  std::random_device random;
-  ring.control().mark = std::uint64_t{random()} << 32 | random();
+  ring.offer_ = SegmentOffer::of_this_process(ring.descriptor_.get());
+  ring.control().mark = ring.offer_.mark;
   return ring;
 }
 
-ShmRing::Offer ShmRing::offer() const {
-  return {.process_id = getpid(), .descriptor = descriptor_.get(), .mark = control().mark};
-}
-
-ShmRing ShmRing::open(const Offer& offer, const Shape& shape, int reader) {
+ShmRing ShmRing::open(const SegmentOffer& offer, const Shape& shape, int reader) {
   ShmRing ring(SharedSegment::open(offer.process_id, offer.descriptor, bytes_of(shape)), shape,
                reader);
   if (ring.control().mark != offer.mark) throw Error("it is the memory of somebody else");

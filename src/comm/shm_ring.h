@@ -1,10 +1,8 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <string>
 
 #include "comm/futex.h"
 #include "comm/shared_segment.h"
@@ -28,23 +26,15 @@ class ShmRing {
   /// Looks whether waiting still makes sense, and throws if not.
   using Check = std::function<void()>;
 
-  /// What a reader needs to open the ring. It is valid until close_offer().
-  struct Offer {
-    int process_id = 0;
-    int descriptor = -1;
-    std::uint64_t mark = 0;  // is in the memory when it is the right one
-
-    std::string to_text() const;
-    static Offer parse(const std::string& text);
-  };
-
   /// For the writer. Throws Error where there is no memory for it.
   static ShmRing create(const Shape& shape);
-  Offer offer() const;
+
+  /// For the readers, until close_offer().
+  const SegmentOffer& offer() const { return offer_; }
   void close_offer() { descriptor_ = {}; }
 
   /// For reader number `reader`, of the same shape. Throws Error if it is not there.
-  static ShmRing open(const Offer& offer, const Shape& shape, int reader);
+  static ShmRing open(const SegmentOffer& offer, const Shape& shape, int reader);
 
   /// The block to fill next, once nobody reads its last contents any more.
   std::byte* begin_write(const Check& check);
@@ -64,6 +54,7 @@ class ShmRing {
 
   SharedSegment segment_;
   UniqueFd descriptor_;
+  SegmentOffer offer_;
   Shape shape_;
   int reader_ = 0;
   std::uint32_t number_ = 0;  // of blocks written, or read, here

@@ -1,12 +1,12 @@
 #include "train/state_stream.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <sstream>
+#include <stdexcept>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -35,12 +35,6 @@ std::vector<std::string> machines_of(const ProcessGroup& group) {
     machines.push_back(impl.peers->knows(rank) ? impl.peers->identity(rank).machine : "");
   }
   return machines;
-}
-
-// Throws Error where this process shall not share memory.
-void check_wanted() {
-  const char* wanted = std::getenv("LOCKSTEP_SHM");
-  if (wanted != nullptr && std::string_view(wanted) == "0") throw Error("LOCKSTEP_SHM is 0");
 }
 
 bool same_machine(const std::vector<std::string>& machines, int one, int other) {
@@ -185,7 +179,7 @@ class Sender : public Side {
     for (const Taker& taker : near_) readers.push_back(taker.rank);
     std::string text = kNo;
     try {
-      check_wanted();
+      if (!may_share_memory()) throw Error("LOCKSTEP_SHM is 0");
       check_ = check_of(readers);
       ring_.emplace(ShmRing::create(
           {.block_bytes = kBlockBytes, .readers = static_cast<int>(readers.size())}));
@@ -196,7 +190,7 @@ class Sender : public Side {
     std::vector<Work> works;
     for (std::size_t i = 0; i < readers.size(); ++i) {
       works.push_back(
-          send_text(ring_ ? concat(text, " ", i, " ", readers.size()) : kNo, readers[i]));
+          send_text(ring_ ? concat(i, " ", readers.size(), " ", text) : kNo, readers[i]));
     }
     bool agreed = ring_.has_value();
     for (const int reader : readers) agreed = receive_text(reader) == kYes && agreed;
@@ -306,11 +300,12 @@ class Receiver : public Side {
 
   void open(Sender& sender, const std::string& text) {
     std::istringstream words(text);
-    ShmRing::Offer offer;
     int reader = 0, readers = 0;
-    words >> offer.process_id >> offer.descriptor >> offer.mark >> reader >> readers;
+    std::string rest;
+    std::getline(words >> reader >> readers, rest);
+    const SegmentOffer offer = SegmentOffer::parse(rest);
     try {
-      check_wanted();
+      if (!may_share_memory()) throw Error("LOCKSTEP_SHM is 0");
       sender.check = check_of({sender.rank});
       sender.ring.emplace(
           ShmRing::open(offer, {.block_bytes = kBlockBytes, .readers = readers}, reader));
