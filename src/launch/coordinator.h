@@ -173,6 +173,7 @@ class Coordinator {
   std::string describe(const Ending& ending, const Filling& filling) const;
   void leave_out(const std::set<int>& places);
   std::string count_of_those_in() const;
+  std::string words_about_min_world() const;
   std::optional<Time> next_rejoin() const;
   void rejoin_if_due();
   int world_size() const { return places_ - left_out(); }

@@ -138,12 +138,9 @@ bool Coordinator::settle_loss() {
   ranks.insert(loss_->ranks.begin(), loss_->ranks.end());
   const Filling filling = fill(ranks);
   auto obstacle = obstacle_to_carrying_over(ranks);
-  if (!filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
-    const int least = options_.terms.min_world;
-    obstacle = Obstacle{concat(filling.why, least == 0 ? ""
-                                                       : concat(", and fewer than ", least,
-                                                                " ranks would be left "
-                                                                "(--min-world)"))};
+  const bool is_certain = obstacle && !obstacle->may_pass;
+  if (!is_certain && !filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
+    obstacle = Obstacle{concat(filling.why, words_about_min_world())};
   }
   if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;
   const Loss loss = *std::exchange(loss_, std::nullopt);

@@ -67,6 +67,12 @@ std::string Coordinator::count_of_those_in() const {
   return left_out_.empty() ? "all ranks" : concat(world_size(), " of ", places_, " ranks");
 }
 
+std::string Coordinator::words_about_min_world() const {
+  const int least = options_.terms.min_world;
+  if (least == 0) return "";
+  return concat(", and fewer than ", least, " ranks would be left (--min-world)");
+}
+
 // After the places have been left out, and replacements counted.
 std::string Coordinator::describe(const Ending& ending, const Filling& filling) const {
   std::string text = ending.reason;

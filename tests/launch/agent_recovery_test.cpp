@@ -40,6 +40,14 @@ struct Node : AgentDriver {
                  .replaced = std::move(replaced),
                  .reason = "somebody died"});
   }
+  void reform_without(Epoch epoch, std::vector<int> left_out, std::vector<int> replaced = {}) {
+    Membership places = membership(epoch);
+    places.left_out = std::move(left_out);
+    hear(Prepare{.membership = places,
+                 .carries_over = true,
+                 .replaced = std::move(replaced),
+                 .reason = "somebody died"});
+  }
   NodePhase phase() { return agent().phase(); }
 };
 
@@ -201,6 +209,62 @@ TEST(AgentRecovery, says_where_it_stands_when_it_comes_back) {
   node.connect();
   ASSERT_EQ(node.sent<Join>().back().recovers.size(), 1u);
   EXPECT_EQ(node.sent<Join>().back().recovers[0].step, 5);
+}
+
+TEST(AgentRecovery, a_worker_that_is_left_out_is_killed_and_not_awaited) {
+  Node node;
+  node.reform_without(2, {1, 2});
+  const RevokeWorkers revoke = node.asked<RevokeWorkers>().back();
+  EXPECT_EQ(revoke.lost, (std::vector{1, 2}));
+  EXPECT_EQ(revoke.left_out, (std::vector{1, 2}));
+  EXPECT_EQ(revoke.killed, std::vector{0});
+  EXPECT_EQ(revoke.survivors, std::vector{1});
+  EXPECT_TRUE(node.sent<Ready>().empty());
+  node.dies(0, 1);
+  EXPECT_EQ(node.sent<Ready>().size(), 1u);
+  EXPECT_TRUE(node.sent<WorkerFailed>().empty());
+  node.hear(Start{2, "10.0.0.1", 29501});
+  const StartWorkers start = node.asked<StartWorkers>().back();
+  EXPECT_TRUE(start.carries_over);
+  EXPECT_TRUE(start.replaced.empty());
+  EXPECT_EQ(start.membership.left_out, (std::vector{1, 2}));
+  // The node has succeeded when those that are there have.
+  node.recovers(1, 2, 40);
+  node.leaves(1);
+  node.ends_well(1, 1);
+  EXPECT_EQ(node.sent<WorkersSucceeded>().size(), 1u);
+  EXPECT_TRUE(node.sent<CannotReform>().empty());
+}
+
+TEST(AgentRecovery, a_place_that_was_left_out_is_filled_again) {
+  Node node;
+  node.dies(0, 1);
+  node.reform_without(2, {2});
+  node.hear(Start{2, "10.0.0.1", 29501});
+  node.recovers(1, 2, 40);
+  node.reform_without(3, {}, {2});
+  const RevokeWorkers revoke = node.asked<RevokeWorkers>().back();
+  EXPECT_TRUE(revoke.lost.empty());
+  EXPECT_TRUE(revoke.left_out.empty());
+  EXPECT_EQ(revoke.rejoins, std::vector{2});
+  EXPECT_EQ(revoke.survivors, std::vector{1});
+  node.hear(Start{3, "10.0.0.1", 29502});
+  EXPECT_EQ(node.asked<StartWorkers>().back().replaced, std::vector{2});
+  node.dies(0, 3);
+  EXPECT_EQ(node.sent<WorkerFailed>().back().rank, 2);
+}
+
+TEST(AgentRecovery, tells_of_a_worker_that_could_not_be_started) {
+  Node node;
+  node.perform(node.agent().on_worker_end({.epoch = 1,
+                                           .local_rank = 0,
+                                           .code = 127,
+                                           .details = "{}",
+                                           .signal = 0,
+                                           .progress = "",
+                                           .started = false},
+                                          node.now()));
+  EXPECT_FALSE(node.sent<WorkerFailed>().back().started);
 }
 
 TEST(AgentRecovery, a_stop_ends_it) {

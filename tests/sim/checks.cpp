@@ -12,6 +12,9 @@ using Phase = Coordinator::Phase;
 
 // How late a timer may be, and what rounding between clocks adds.
 constexpr Time kSlack = 20ms;
+// For what may keep a place from being tried again when its time has come: new workers load, words
+// are awaited, connections are made again.
+constexpr Time kLongestStandstill = 30s;
 
 template <typename... Parts>
 void require(bool holds, const Parts&... parts) {
@@ -44,6 +47,8 @@ Tally& Tally::operator+=(const Tally& other) {
   epochs += other.epochs;
   restarts += other.restarts;
   recoveries += other.recoveries;
+  left_out += other.left_out;
+  rejoined += other.rejoined;
   rejoined_at_work += other.rejoined_at_work;
   coordinators += other.coordinators;
   succeeded += other.succeeded;
@@ -72,6 +77,8 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
     told_restarts_ = std::max(told_restarts_, join->restart_count);
     if (join->phase == NodePhase::running) ++tally_.rejoined_at_work;
   }
+  const auto* recovers = std::get_if<RankRecovers>(&message);
+  if (recovers != nullptr && recovers->epoch == last_epoch_ && !recovers->able) one_ends_ = true;
   const auto about = epoch_of(message);
   require(!about || *about == before.epoch || before == after, "a message about epoch ",
           about.value_or(0), " changed epoch ", before.epoch);
@@ -108,12 +115,21 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
   }
   require(after.restarts == 0 || !must_go_on(),
           "all workers are restarted although the job could have gone on in place");
+  check_rejoining(after, local_now);
   require(after.replacements <= scenario_.terms.max_replacements, "replacement ",
           after.replacements, " of ", scenario_.terms.max_replacements);
   if (before.phase != Phase::gathering &&
       (after.phase == Phase::gathering || after.epoch != before.epoch)) {
     gathering_since_ = local_now;
   }
+}
+
+void Checks::check_rejoining(const CoordinatorView& view, Time local_now) const {
+  const bool may = view.phase == Phase::running && view.epoch == last_epoch_ && view.left_out > 0 &&
+                   view.replacements < scenario_.terms.max_replacements && !ends_without_one_;
+  const Time longest = 16 * scenario_.coordinator.rejoin_after + kLongestStandstill;
+  require(!may || local_now - last_epoch_since_ <= longest, view.left_out,
+          " places were left out of epoch ", view.epoch, " and are never tried again");
 }
 
 Checks::Formed& Checks::current(Epoch epoch) {
@@ -188,7 +204,7 @@ void Checks::check_membership(const Membership& membership) const {
           membership.epoch, " has ", nodes, " nodes");
 }
 
-void Checks::check_reformed(const Prepare& prepare, const Formed& before) {
+void Checks::check_reformed(const Prepare& prepare, const Formed& before, Time local_now) {
   const Membership& now = prepare.membership;
   Membership same = before.common;
   same.epoch = now.epoch;
@@ -204,6 +220,16 @@ void Checks::check_reformed(const Prepare& prepare, const Formed& before) {
             " is left out and filled");
     require(before.common.is_in(place) || !now.is_in(place) || replaced.contains(place), "place ",
             place, " of epoch ", now.epoch, " was left out and nobody fills it");
+    if (before.common.is_in(place) && !now.is_in(place)) {
+      left_out_since_[place] = local_now;
+      ++tally_.left_out;
+    } else if (!before.common.is_in(place) && now.is_in(place)) {
+      const Time pause = local_now - left_out_since_.at(place);
+      require(pause >= scenario_.coordinator.rejoin_after, "place ", place,
+              " is tried again after only ", pause.count(), " ns");
+      require(!one_ends_, "place ", place, " is tried again although a worker ends");
+      ++tally_.rejoined;
+    }
   }
 }
 
@@ -225,13 +251,15 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
             "epoch ", membership.epoch, " counts ", membership.restart_count, " restarts after ",
             counted, "; ", cost, " more was needed");
     may_be_smaller = nodes >= before.common.nodes.size();
-    if (prepare.carries_over) check_reformed(prepare, before);
+    if (prepare.carries_over) check_reformed(prepare, before, local_now);
     if (before.costs_restart) ++tally_.restarts;
   }
   require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
               local_now - gathering_since_ >= scenario_.coordinator.last_call,
           "epoch ", membership.epoch, " was formed before the end of the last call");
   last_epoch_ = membership.epoch;
+  last_epoch_since_ = local_now;
+  one_ends_ = false;
   Formed& formed = formed_[{life_, membership.epoch}];
   formed.common = without_place(membership);
   formed.carries_over = prepare.carries_over;

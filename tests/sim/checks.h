@@ -26,6 +26,8 @@ struct Tally {
   int epochs = 0;
   int restarts = 0;
   int recoveries = 0;        // of worlds in which somebody had state
+  int left_out = 0;          // places
+  int rejoined = 0;          // of those
   int rejoined_at_work = 0;  // connected again with its workers running
   int coordinators = 0;
   int succeeded = 0;  // jobs
@@ -50,6 +52,7 @@ class Checks {
     int replacements = 0;
     bool at_work = false;  // there are workers, and they are not being stopped
     bool holds_loss = false;
+    int left_out = 0;
 
     explicit CoordinatorView(const Coordinator& coordinator)
         : phase(coordinator.phase()),
@@ -57,7 +60,8 @@ class Checks {
           restarts(coordinator.restarts()),
           replacements(coordinator.replacements()),
           at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()),
-          holds_loss(coordinator.holds_loss()) {}
+          holds_loss(coordinator.holds_loss()),
+          left_out(coordinator.left_out()) {}
     bool operator==(const CoordinatorView&) const = default;
   };
   void coordinator_started(int life, Time local_now);
@@ -102,8 +106,9 @@ class Checks {
   void connection_breaks(const std::string& id, bool both_learn);
   void goes_by_itself(const std::string& id) { excused_.insert(id); }
   void coordinator_died() { told_.clear(); }
-  /// What workers that train cannot be saved from: one died when all had come to the end, and the
-  /// others go. Then, and only then, the coordinator may say that the job cannot go on in place.
+  /// What workers that train cannot be saved from: one died, or is told of another world, when all
+  /// had come to the end, and the others go. Then, and only then, the coordinator may say that the
+  /// job cannot go on in place.
   void ends_without_one() { ends_without_one_ = true; }
 
   // The end.
@@ -130,7 +135,8 @@ class Checks {
   Formed& current(Epoch epoch);
   void check_membership(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
-  void check_reformed(const Prepare& prepare, const Formed& before);
+  void check_reformed(const Prepare& prepare, const Formed& before, Time local_now);
+  void check_rejoining(const CoordinatorView& view, Time local_now) const;
   void check_success() const;
   bool is_stranger(const std::string& node_id) const;
   bool must_go_on() const { return scenario_.must_survive && !(ends_without_one_ && said_why_); }
@@ -140,6 +146,9 @@ class Checks {
   Epoch told_epoch_ = 0;
   int told_restarts_ = 0;
   Epoch last_epoch_ = 0;  // of this life
+  Time last_epoch_since_{0};
+  std::map<int, Time> left_out_since_;  // by place
+  bool one_ends_ = false;               // so a worker of the last epoch has said
   Time gathering_since_{0};
   std::map<std::pair<int, Epoch>, Formed> formed_;  // by life and epoch
   std::optional<Finish> finish_;                    // of this life

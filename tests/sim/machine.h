@@ -106,7 +106,7 @@ class Machine {
   int worker_id(int number) const { return index_ * 1'000'000 + number; }
   void forget_processes();
   void signal_workers(int number);
-  void end_process(int number, int code);
+  void end_process(int number, int code, bool was_started = true);
   void end_leftovers(bool gently);
   void arm_agent();
   void arm_coordinator();

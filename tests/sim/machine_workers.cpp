@@ -128,7 +128,8 @@ bool Machine::kill_worker() {
   const Time now = shared_.queue.now();
   if (shared_.scenario.must_survive) {
     const auto last = kills_.find(process.local_rank);
-    if (last != kills_.end() && now - last->second < 60s) return false;
+    const bool soon = last != kills_.end() && now - last->second < 60s;
+    if (soon && shared_.scenario.terms.min_world != 1) return false;
     if (!shared_.training.is_survivable(worker_id(process.number))) return false;
   }
   kills_[process.local_rank] = now;
@@ -185,6 +186,11 @@ void Machine::start_worker(const StartWorkers& start, int local_rank) {
   }
   const int number = process.number;
   processes_.push_back(process);
+  if (start.carries_over && random.percent(scenario.unstartable_percent)) {
+    shared_.queue.after(random.between(10us, 5ms),
+                        [this, number] { end_process(number, 126, /*was_started=*/false); });
+    return;
+  }
   if (code != 0 || !scenario.trains) {
     shared_.queue.after(runs, [this, number, code] { end_process(number, code); });
   }
@@ -260,7 +266,7 @@ void Machine::infect(Epoch epoch) {
 }
 
 // By itself or by a signal; the first of them counts.
-void Machine::end_process(int number, int code) {
+void Machine::end_process(int number, int code, bool was_started) {
   const auto found = std::ranges::find(processes_, number, &Process::number);
   if (found == processes_.end() || found->stuck) return;
   const Process process = *found;
@@ -287,7 +293,8 @@ void Machine::end_process(int number, int code) {
                       .code = code,
                       .details = code == 0 ? "" : "{}",
                       .signal = code > 128 ? code - 128 : 0,
-                      .progress = ""};
+                      .progress = "",
+                      .started = was_started};
   later(shared_.random.between(10us, 5ms), [this, end] {
     if (finish_) return;
     report("learns of it", [&](Agent& agent) { return agent.on_worker_end(end, local_now()); });

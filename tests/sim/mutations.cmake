@@ -161,3 +161,37 @@ mutation(unknown_death_not_told_again agent_recovery.cpp
     failed.age = now_ - failed_at_.at(failed.rank);
     send(failed);]]
   [[]])
+
+# Places that are left out.
+mutation(too_few_go_on coordinator_shrink.cpp
+  [[return least > 0 && std::cmp_greater_equal(world_size(), count + static_cast<std::size_t>(least));]]
+  [[return least > 0;]])
+mutation(left_out_without_leave coordinator_recovery.cpp
+  [[if (!is_certain && !filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
+    obstacle = Obstacle{concat(filling.why, words_about_min_world())};
+  }]]
+  [[]])
+mutation(ranks_have_gaps membership.cpp
+  [[return place - static_cast<int>(below);]]
+  [[return place;]])
+mutation(left_out_worker_lives_on agent_recovery.cpp
+  [[slot.is_replaced = holds(replaced_, place) || !membership_.is_in(place);]]
+  [[slot.is_replaced = holds(replaced_, place);]])
+mutation(left_out_worker_awaited_at_the_end agent.cpp
+  [[return each.state == SlotState::succeeded || each.state == SlotState::left_out;]]
+  [[return each.state == SlotState::succeeded;]])
+mutation(words_of_those_left_out_awaited coordinator_recovery.cpp
+  [[if (lost.contains(rank) || left_out_.contains(rank) || with_state_.contains(rank)) continue;]]
+  [[if (lost.contains(rank) || with_state_.contains(rank)) continue;]])
+mutation(never_tried_again coordinator_shrink.cpp
+  [[return std::ranges::min_element(left_out_, {}, &std::pair<const int, Time>::second)->second;]]
+  [[return std::nullopt;]])
+mutation(tried_again_at_once coordinator_shrink.cpp
+  [[left_out_[place] = now_ + options_.rejoin_after * (1 << doublings);]]
+  [[left_out_[place] = now_;]])
+mutation(tried_again_beyond_the_budget coordinator_shrink.cpp
+  [[if (replacements_ >= options_.terms.max_replacements) return std::nullopt;]]
+  [[]])
+mutation(tried_again_and_left_out coordinator_recovery.cpp
+  [[left_out_.erase(place);]]
+  [[]])

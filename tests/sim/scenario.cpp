@@ -83,6 +83,21 @@ void choose_training(Scenario& scenario, Random& random) {
   }
 }
 
+void choose_shrinking(Scenario& scenario, Random& random) {
+  if (!scenario.trains || random.percent(50)) return;
+  int places = 0;
+  for (const NodeScenario& node : scenario.nodes) places += node.workers;
+  JobTerms& terms = scenario.terms;
+  terms.min_world = scenario.must_survive ? 1 : random.between(1, places);
+  scenario.coordinator.rejoin_after = random.between(200ms, 5s);
+  if (random.percent(40)) scenario.unstartable_percent = random.between(5, 40);
+  if (!scenario.must_survive) return;
+  // Long enough for those that were left out to come back when nothing fails any more.
+  scenario.work = random.between(30s, 200s);
+  scenario.steps = random.between(20, 60);
+  terms.max_replacements = random.percent(50) ? 100'000 : random.between(0, 20);
+}
+
 }  // namespace
 
 Time Clock::real(Time local) const {
@@ -122,6 +137,7 @@ Scenario make_scenario(std::uint64_t seed) {
   // Drawn last, so that what was there before stays as it was for each seed.
   scenario.terms.local_store = random.percent(25);
   choose_training(scenario, random);
+  choose_shrinking(scenario, random);
   scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
@@ -136,21 +152,23 @@ Scenario make_scenario(std::uint64_t seed) {
 }
 
 std::string Scenario::describe() const {
-  std::string text =
-      concat("nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
-             terms.local_store ? ", local store" : "", ", max_restarts ", terms.max_restarts,
-             ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
-             seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
-             seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
-             seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
-             " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
-             " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
-             " % cannot be killed, ", broken_percent, " % of stores fail",
-             trains ? concat("; they train ", steps, " steps, up to ", terms.max_replacements,
-                             " are replaced, ", spares, " spares",
-                             must_survive ? ", and the job must survive" : "")
-                    : "",
-             "\nfaults: ");
+  std::string text = concat(
+      "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
+      terms.local_store ? ", local store" : "", ", max_restarts ", terms.max_restarts,
+      ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
+      seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
+      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
+      seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
+      " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
+      " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
+      " % cannot be killed, ", broken_percent, " % of stores fail",
+      trains ? concat("; they train ", steps, " steps, up to ", terms.max_replacements,
+                      " are replaced, ", spares, " spares, at least ", terms.min_world,
+                      " go on, those that are left out are tried again after ",
+                      seconds(coordinator.rejoin_after), " s, ", unstartable_percent,
+                      " % cannot be started", must_survive ? ", and the job must survive" : "")
+             : "",
+      "\nfaults: ");
   text += fault_gap == Time(0)
               ? "none"
               : concat("every ", seconds(fault_gap), " s until ", seconds(faults_end), " s, ",

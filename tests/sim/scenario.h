@@ -54,8 +54,9 @@ struct Scenario {
   bool trains = false;        // workers can be carried over (training.h)
   bool must_survive = false;  // nothing happens that the job cannot go on from in place
   int steps = 1;
-  int spares = 0;        // on each node
-  Time latest_start{0};  // of training, after all have met for the first time
+  int spares = 0;               // on each node
+  Time latest_start{0};         // of training, after all have met for the first time
+  int unstartable_percent = 0;  // of workers that join others
 
   Time fault_gap{0};          // between faults on average; 0: none
   int losing_percent = 0;     // of messages that matter, each with its connection

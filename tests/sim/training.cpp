@@ -159,6 +159,8 @@ void Training::revoke(int number) {
   if (world != worlds_.end() && !world->second.has_met) {
     world->second.members.erase(found->second.rank);
   }
+  // All have come to the end, and some may have gone.
+  if (ends_ && found->second.has_state) callbacks_.cut_short_at_end();
   found->second.world = {0, 0};
 }
 

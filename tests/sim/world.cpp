@@ -49,7 +49,8 @@ class World final : public NetworkUsers {
          .leaving = [=](int worker) { machine_of(worker).worker_leaves(worker); },
          .ended = [=](int worker) { machine_of(worker).worker_has_ended(worker); },
          .at_end = [=, this](int worker) { threaten_end(machine_of(worker)); },
-         .ends_without_one = [this] { shared_.checks.ends_without_one(); }});
+         .ends_without_one = [this] { shared_.checks.ends_without_one(); },
+         .cut_short_at_end = [this] { shared_.checks.ends_without_one(); }});
     for (std::size_t i = 0; i < scenario.nodes.size(); ++i) {
       machines_.emplace_back(shared_, static_cast<int>(i));
     }
