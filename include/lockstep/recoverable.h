@@ -67,6 +67,14 @@ struct RecoverableState {
   std::uint64_t seed = 0;                              // of the random numbers in steps
 };
 
+/// Logical ranks that a process stands for: as many as the world had processes when the loop began.
+/// Each process has its own one, unless some were left out of the world (docs/recovery.md).
+struct RecoverableSlots {
+  int count = 1;  // of the whole job
+  int first = 0;  // this process has [first, last)
+  int last = 1;
+};
+
 /// A step under way.
 class RecoverableStep {
  public:
@@ -74,6 +82,10 @@ class RecoverableStep {
   RecoverableStep& operator=(const RecoverableStep&) = delete;
 
   std::int64_t number() const { return number_; }
+
+  /// Whose share of the step this process has to compute, for a loop that leaves no data out when
+  /// there are fewer processes than at first.
+  const RecoverableSlots& slots() const { return slots_; }
 
   /// After the last collective of the step, once: all ranks get rank 0's buffers, then `apply`
   /// changes what lasts. `apply` must not communicate. What it throws ends the run, because half a
@@ -85,10 +97,12 @@ class RecoverableStep {
 
  private:
   friend class RecoverableLoop;
-  RecoverableStep(RecoverableLoop& loop, std::int64_t number) : loop_(loop), number_(number) {}
+  RecoverableStep(RecoverableLoop& loop, std::int64_t number, const RecoverableSlots& slots)
+      : loop_(loop), number_(number), slots_(slots) {}
 
   RecoverableLoop& loop_;
   std::int64_t number_;
+  RecoverableSlots slots_;
   bool stops_ = false;
 };
 
@@ -123,6 +137,10 @@ std::int64_t run_recoverable(World& world, const RecoverableState& state,
 /// depends on its number and the rank alone, and nothing that lasts changes before commit(). The
 /// numbers of torch's default generators depend on `seed`, the step and the rank. The module's
 /// buffers (BatchNorm's statistics) are put back, and gradients dropped, when a step is cut short.
+///
+/// Where the launcher may leave dead ranks out (`--min-world`), there may be fewer ranks after a
+/// recovery, and later more again: what the step makes of world.rank() and world.world_size() it
+/// makes anew. Step::slots() says whose work this process then has to do.
 ///
 /// What follows commit() in a step is missed by a rank that dies there, or that takes the state
 /// after the step from another. What must not be missed stands at the beginning of the next step:

@@ -71,6 +71,7 @@ class TypedTask : public TrainingTask {
   void distribute(World& world, const DistributedDataParallelOptions& options) override {
     ddp_.emplace(world, module_, options);
   }
+  void stop_distributing() override { ddp_.reset(); }
   DataParallelEngine* engine() override { return ddp_ ? &ddp_->engine() : nullptr; }
   void set_input(c10::Device device, std::optional<at::ScalarType> type) override {
     device_ = device;

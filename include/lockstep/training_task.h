@@ -100,7 +100,9 @@ class TrainingTask {
 
   /// From now on forward() goes through DistributedDataParallel.
   virtual void distribute(World& world, const DistributedDataParallelOptions& options) = 0;
-  virtual DataParallelEngine* engine() = 0;  // null before distribute()
+  /// From now on forward() goes to the module itself, and gradients are this process's own.
+  virtual void stop_distributing() = 0;
+  virtual DataParallelEngine* engine() = 0;  // null unless distributed
   /// Where batches are moved to, and what type of numbers the model takes if not the batches' own.
   virtual void set_input(c10::Device device, std::optional<at::ScalarType> type) = 0;
 

@@ -49,6 +49,10 @@ struct NewGroupOptions {
 
 /// This process's place among all processes of a job, and the way to reach them.
 ///
+/// A recovery (docs/recovery.md) may leave the world with fewer processes, or with more again:
+/// rank, world size and local world size are then others than before. What a program makes of them,
+/// it makes anew. The local rank, which chooses the device, stays; it then has gaps on its node.
+///
 /// Made by init(). Destroying it closes all connections; a process may then make another one.
 /// Move-only. One thread uses a World; abort() may be called from any thread.
 class World {

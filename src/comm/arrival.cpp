@@ -29,7 +29,8 @@ void Arrival::check_in() {
                "; every process needs a RANK of its own, and worlds that follow each other on one "
                "store need different epochs (or the store's file is left from an earlier job)"));
   }
-  store.set(identity_key(options_.rank), PeerIdentity::of_this_process().to_text());
+  store.set(identity_key(options_.rank),
+            PeerIdentity::of_this_process(options_.node_rank).to_text());
 }
 
 Arrival Arrival::on_own_connection() const {

@@ -22,6 +22,7 @@ class Arrival {
   struct Options {
     int rank = 0;
     int world_size = 1;
+    int node_rank = 0;
     std::int64_t epoch = 0;
     c10::intrusive_ptr<c10d::Store> own_store;  // this library's keys
     c10::intrusive_ptr<c10d::Store>

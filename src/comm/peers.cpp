@@ -54,23 +54,25 @@ std::string host_name() {
 
 }  // namespace
 
-PeerIdentity PeerIdentity::of_this_process() {
+PeerIdentity PeerIdentity::of_this_process(int node_rank) {
   const int process_id = getpid();
   const auto stat = read_stat(process_id);
   return {.machine = machine_name(),
           .host = host_name(),
           .process_id = process_id,
-          .start_time = stat ? stat->start_time : 0};
+          .start_time = stat ? stat->start_time : 0,
+          .node_rank = node_rank};
 }
 
 std::string PeerIdentity::to_text() const {
-  return concat(machine, " ", process_id, " ", start_time, " ", host);
+  return concat(machine, " ", process_id, " ", start_time, " ", host, " ", node_rank);
 }
 
 std::optional<PeerIdentity> PeerIdentity::parse(const std::string& text) {
   PeerIdentity identity;
   std::istringstream fields(text);
-  if (fields >> identity.machine >> identity.process_id >> identity.start_time >> identity.host) {
+  if (fields >> identity.machine >> identity.process_id >> identity.start_time >> identity.host >>
+      identity.node_rank) {
     return identity;
   }
   return std::nullopt;
@@ -109,6 +111,14 @@ std::string Peers::describe(int rank) const {
 
 bool Peers::has_ended(int rank) const {
   return knows(rank) && identity(rank).has_ended().value_or(false);
+}
+
+std::optional<int> Peers::first_on_node(int node_rank) const {
+  for (std::size_t rank = 0; rank < identities_.size(); ++rank) {
+    const auto& peer = identities_[rank];
+    if (peer && peer->node_rank == node_rank) return static_cast<int>(rank);
+  }
+  return std::nullopt;
 }
 
 bool Peers::knows(int rank) const {

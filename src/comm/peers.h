@@ -12,8 +12,9 @@ struct PeerIdentity {
   std::string host;     // for people
   int process_id = 0;
   unsigned long start_time = 0;  // tells a process from a later one with the same number
+  int node_rank = 0;             // the launcher's number of its node
 
-  static PeerIdentity of_this_process();
+  static PeerIdentity of_this_process(int node_rank = 0);
   static std::optional<PeerIdentity> parse(const std::string& text);
   std::string to_text() const;
 
@@ -37,6 +38,9 @@ class Peers {
 
   /// Whether a rank of this machine is gone; false where that cannot be told.
   bool has_ended(int rank) const;
+
+  /// The lowest rank on the node of that number; nothing where none is known to be there.
+  std::optional<int> first_on_node(int node_rank) const;
 
   /// Whether the rank is a lockstep program.
   bool knows(int rank) const;

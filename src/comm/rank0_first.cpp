@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/group_impl.h"
+#include "comm/places.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -63,9 +64,9 @@ void rank0_first(World& world, const std::function<void()>& fn) {
 void local_rank0_first(World& world, const std::function<void()>& fn) {
   if (world.joins()) return fn();
   const auto sequence = world.group().impl()->store_sequence++;
-  first_then_others(world, world.local_rank() == 0,
-                    concat("rank0_first/", sequence, "/node_", world.node_rank()),
-                    world.rank() - world.local_rank(), fn);
+  const int first = first_rank_of_node(world);
+  first_then_others(world, world.rank() == first,
+                    concat("rank0_first/", sequence, "/node_", world.node_rank()), first, fn);
 }
 
 }  // namespace lockstep

@@ -34,9 +34,10 @@ void reject(World& world, const std::vector<int>& ranks, const std::string& reas
 bool await_revocation(World& world, std::chrono::milliseconds limit);
 
 /// Leaves the groups and meets the other ranks, old and new, in the membership that the launcher
-/// announces: the world's group is a new one, and the store an empty one. Where that membership is
-/// revoked again meanwhile, goes on to the next. Handles of groups from before refuse operations,
-/// those of new_group() included.
+/// announces: the world's group is a new one, and the store an empty one. That membership may have
+/// fewer or more ranks than the one before, and this process another rank in it. Where that
+/// membership is revoked again meanwhile, goes on to the next. Handles of groups from before refuse
+/// operations, those of new_group() included.
 ///
 /// Throws Timeout or PeerLost when there is no such membership in time, or the launcher is gone or
 /// wants the program to stop.

@@ -10,6 +10,7 @@
 #include <torch/csrc/api/include/torch/cuda.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 
+#include "comm/places.h"
 #include "comm/store_impl.h"
 #include "comm/world_impl.h"
 #include "control/spare.h"
@@ -65,6 +66,7 @@ void World::Impl::connect() {
 
   const Arrival arrival({.rank = rank(),
                          .world_size = world_size(),
+                         .node_rank = meeting.place.node_rank,
                          .epoch = epoch,
                          .own_store = own_store,
                          .backend_store = group_store});
@@ -211,6 +213,10 @@ World init(const InitOptions& options) {
   }
   impl->meet_in_epoch(environment);
   const auto& place = impl->meeting.place;
+  impl->slot = place.rank;
+  if (const auto slot = environment.get("LOCKSTEP_SLOT"); described && impl->agent && slot) {
+    impl->slot = std::stoi(*slot);
+  }
   impl->can_follow = described && impl->agent && place.use_agent_store && place.world_size > 1;
   impl->device = choose_device(options.device, place.local_rank);
   impl->backend = !options.backend.empty() ? options.backend
@@ -225,6 +231,18 @@ World init(const InitOptions& options) {
   }
   ++formed;
   return World(std::move(impl));
+}
+
+int slot_of(World& world) {
+  return world.impl().slot;
+}
+
+// Where nobody is missing, ranks of a node follow each other, and local ranks count them. In a
+// membership that leaves some out, local ranks have gaps.
+int first_rank_of_node(World& world) {
+  const World::Impl& impl = world.impl();
+  if (!impl.connect_limit) return impl.rank() - impl.meeting.place.local_rank;
+  return impl.peers->first_on_node(impl.meeting.place.node_rank).value_or(impl.rank());
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

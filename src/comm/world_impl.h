@@ -40,6 +40,7 @@ class World::Impl {
 
   std::unique_ptr<AgentClient> agent;  // null: nobody listens
   bool can_follow = false;  // into another membership: the world is one that the launcher described
+  int slot = 0;             // the number that this process keeps, whatever ranks are left out
   bool joins = false;       // this process replaces another and has no state yet
   bool hears_revocations = false;
   /// Of connecting once all are there, in memberships that follow others: the launcher's word that

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -26,14 +27,20 @@ class SnapshotStore::Impl {
   std::string last_error() const;
 
   World& world() { return world_; }
+  bool is_first_on_node() const;
   const std::string& directory() const { return options_.directory; }
   void report(const std::string& line) const;
 
  private:
   struct Job;
 
-  void take_directory();
-  void compare_locks();
+  void share_duties(bool again);
+  void lock(std::chrono::milliseconds patience);
+  bool is_locked_by_another() const {
+    return lock_ && lock_->outcome == DirectoryLock::Outcome::taken;
+  }
+  void compare_locks(bool again);
+  void tidy_directory();
   void agree_on_sequence();
   void write(const Job& job);
   void note_failure(std::int64_t step, const std::string& reason);
@@ -41,9 +48,9 @@ class SnapshotStore::Impl {
   World& world_;
   SnapshotStoreOptions options_;
   bool writes_ = false;
-  std::string cannot_write_;  // why, if this rank should write and cannot
-  DirectoryLock lock_;
-  std::int64_t sequence_ = 0;  // of the last save() of all ranks
+  std::string cannot_write_;           // why, if this rank should write and cannot
+  std::optional<DirectoryLock> lock_;  // of a rank that is to write
+  std::int64_t sequence_ = 0;          // of the last save() of all ranks
 
   mutable std::mutex mutex_;
   std::optional<std::int64_t> last_saved_;  // under mutex_

@@ -226,7 +226,7 @@ std::optional<Snapshot> load(SnapshotStore::Impl& store, const Wanted& wanted) {
   World& world = store.world();
   store.wait();
   json mine = json::array();
-  if (world.local_rank() == 0) {
+  if (store.is_first_on_node()) {
     try {
       mine = list_offers(store.directory(), wanted.pointer);
     } catch (const Error& error) {

@@ -6,6 +6,7 @@
 
 #include "archive/snapshot_directory.h"
 #include "archive/snapshot_writer.h"
+#include "comm/places.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "snapshot/snapshot_impl.h"
@@ -49,8 +50,38 @@ SnapshotStore::Impl::Impl(World& world, const SnapshotStoreOptions& options)
     throw InvalidArgument(concat("SnapshotStore: keep_last is ", options_.keep_last,
                                  "; it is a number of snapshots, or 0 for all"));
   }
-  writes_ = options_.per_node ? world_.local_rank() == 0 : world_.rank() == 0;
-  take_directory();
+  share_duties(/*again=*/false);
+}
+
+void SnapshotStore::Impl::readmit() {
+  share_duties(/*again=*/true);
+}
+
+bool SnapshotStore::Impl::is_first_on_node() const {
+  return world_.rank() == first_rank_of_node(world_);
+}
+
+// In a world that was formed again, another process than before may have to write. Since a failure
+// may come between, nothing here depends on how far the last call came.
+void SnapshotStore::Impl::share_duties(bool again) {
+  const bool is_to_write = options_.per_node ? is_first_on_node() : world_.rank() == 0;
+  if (!is_to_write && lock_) {
+    writer_.wait();  // one process at a time writes into a directory
+    writes_ = false;
+    cannot_write_.clear();
+    lock_.reset();
+  }
+  world_.barrier();  // what others have let go of is free
+  const bool takes = is_to_write && (!lock_ || is_locked_by_another());
+  const bool told = is_locked_by_another();
+  if (takes) lock(told ? std::chrono::milliseconds(0) : kLockPatience);
+  compare_locks(again);
+  if (takes && !writes_ && !told) {
+    // per_node on a disk that the nodes share: one copy is enough.
+    report(concat("'", options_.directory, "' is shared with the node of process ", lock_->holder,
+                  ", which saves for this one too"));
+  }
+  if (takes && writes_ && cannot_write_.empty()) tidy_directory();
   agree_on_sequence();
 }
 
@@ -59,63 +90,61 @@ void SnapshotStore::Impl::report(const std::string& line) const {
   std::fprintf(stderr, "lockstep: %s\n", one_line(line).c_str());
 }
 
-void SnapshotStore::Impl::take_directory() {
+void SnapshotStore::Impl::lock(std::chrono::milliseconds patience) {
   using Outcome = DirectoryLock::Outcome;
-  if (writes_) {
-    lock_ = lock_directory(options_.directory, kLockPatience);
-    if (lock_.outcome == Outcome::failed) {
-      cannot_write_ = lock_.reason;
-      report(concat("snapshots cannot be saved: ", cannot_write_));
-    } else if (lock_.outcome == Outcome::unsupported) {
-      report(concat("the file system of '", options_.directory,
-                    "' knows no locks; take care that no other job saves there"));
-    }
-  }
-  compare_locks();
-  if (lock_.outcome == Outcome::taken) {
-    // per_node on a disk that the nodes share: one copy is enough.
-    report(concat("'", options_.directory, "' is shared with the node of process ", lock_.holder,
-                  ", which saves for this one too"));
-    writes_ = false;
-  }
-  if (writes_ && cannot_write_.empty()) {
-    remove_leftovers(options_.directory, lock_.outcome == Outcome::held);
-    try {
-      mend_pointers(options_.directory);
-    } catch (const Error& error) {
-      report(concat("'latest' and 'best' may point to older snapshots: ", error.what()));
-    }
+  lock_ = lock_directory(options_.directory, patience);
+  writes_ = true;
+  cannot_write_.clear();
+  if (lock_->outcome == Outcome::failed) {
+    cannot_write_ = lock_->reason;
+    report(concat("snapshots cannot be saved: ", cannot_write_));
+  } else if (lock_->outcome == Outcome::unsupported) {
+    report(concat("the file system of '", options_.directory,
+                  "' knows no locks; take care that no other job saves there"));
   }
 }
 
 // All ranks learn what each writer met, so that all of them refuse or none.
-void SnapshotStore::Impl::compare_locks() {
-  json mine = json::object();
-  if (writes_) {
-    const bool taken = lock_.outcome == DirectoryLock::Outcome::taken;
-    mine = {{"name", lock_holder_name()}, {"taken_by", taken ? lock_.holder : ""}};
+void SnapshotStore::Impl::compare_locks(bool again) {
+  json mine = {{"again", again}};
+  if (lock_) {
+    mine["name"] = lock_holder_name();
+    mine["taken_by"] = is_locked_by_another() ? lock_->holder : "";
   }
   std::vector<std::string> writers;
   const std::vector<json> all = world_.group().all_gather_json(mine);
-  for (const json& each : all) writers.push_back(each.value("name", ""));
+  for (const json& each : all) {
+    writers.push_back(each.value("name", ""));
+    again = again || each.at("again").get<bool>();
+  }
+  const auto is_of_this_job = [&](const std::string& holder) {
+    return std::find(writers.begin(), writers.end(), holder) != writers.end();
+  };
   for (const json& each : all) {
     const std::string holder = each.value("taken_by", "");
-    if (holder.empty()) continue;
-    if (std::find(writers.begin(), writers.end(), holder) != writers.end()) continue;
+    if (again || holder.empty() || is_of_this_job(holder)) continue;
     throw InvalidArgument(concat("another job saves into '", options_.directory, "': process ",
                                  holder, " (host and number); stop it or use another directory"));
   }
+  if (!is_locked_by_another()) return;
+  writes_ = !is_of_this_job(lock_->holder);
+  // A process that was left out, on a node that is cut off, may have it for a while yet.
+  if (writes_) cannot_write_ = concat("process ", lock_->holder, " has not let go of it");
 }
 
-void SnapshotStore::Impl::readmit() {
-  compare_locks();
-  agree_on_sequence();
+void SnapshotStore::Impl::tidy_directory() {
+  remove_leftovers(options_.directory, lock_->outcome == DirectoryLock::Outcome::held);
+  try {
+    mend_pointers(options_.directory);
+  } catch (const Error& error) {
+    report(concat("'latest' and 'best' may point to older snapshots: ", error.what()));
+  }
 }
 
 // Saves are numbered alike on all nodes, because all ranks call save() equally often.
 void SnapshotStore::Impl::agree_on_sequence() {
   std::int64_t mine = sequence_;
-  if (world_.local_rank() == 0) mine = std::max(mine, highest_sequence(options_.directory));
+  if (is_first_on_node()) mine = std::max(mine, highest_sequence(options_.directory));
   for (const json& each : world_.group().all_gather_json(mine)) {
     sequence_ = std::max(sequence_, each.get<std::int64_t>());
   }
@@ -126,6 +155,10 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
   if (!writes_) return;
   writer_.wait();
   try {
+    if (is_locked_by_another()) lock(std::chrono::milliseconds(0));
+    if (is_locked_by_another()) {
+      cannot_write_ = concat("process ", lock_->holder, " has not let go of it");
+    }
     if (!cannot_write_.empty()) throw SystemError(cannot_write_);
     auto job = std::make_shared<Job>(Job{plan_snapshot(snapshot), options});
     job->plan.manifest.sequence = sequence_;

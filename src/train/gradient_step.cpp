@@ -69,7 +69,10 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
     ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
     ddp.init_sync = ddp.init_sync && !formed_again;
     task_.distribute(world_, ddp);
-  } else if (share_.slots > 1) {
+  } else {
+    task_.stop_distributing();  // there may have been a process for each slot before
+  }
+  if (!share_.one_each()) {
     std::vector<at::Tensor> tensors;
     for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
     slot_gradients_ = std::make_unique<SlotGradients>(world_.group(), share_, std::move(tensors));
@@ -175,7 +178,10 @@ StepGradients GradientStep::compute(StepTransactions::Step& transaction,
                                     const std::vector<StepBatch>& batches, std::int64_t step,
                                     const ScaleLoss& scale_loss) {
   const Weights weights = weights_of(batches);
-  StepGradients result{.slots = {}, .samples = weights.samples, .divide_by_count = counts_};
+  StepGradients result{.slots = {},
+                       .samples = weights.samples,
+                       .knows_all_samples = sized_,
+                       .divide_by_count = counts_};
   zero_grad();
   if (slot_gradients_) slot_gradients_->discard();
   for (std::size_t first = 0; first < batches.size();) {

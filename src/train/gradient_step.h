@@ -45,8 +45,9 @@ class SlotLoss {
 };
 
 struct StepGradients {
-  std::vector<SlotLoss> slots;  // of this process
-  std::int64_t samples = 0;     // of all slots; of this process's where dealing does not tell
+  std::vector<SlotLoss> slots;    // of this process
+  std::int64_t samples = 0;       // of all slots, or of this process's
+  bool knows_all_samples = true;  // false for a stream, of which dealing does not tell
   /// The gradients are those of a sum and have yet to be divided by (what all slots counted) /
   /// slots.
   bool divide_by_count = false;

@@ -18,6 +18,7 @@
 #include "lockstep/step_transaction.h"
 #include "lockstep/world.h"
 #include "train/carry_over.h"
+#include "train/slots.h"
 #include "train/state_transfer.h"
 
 namespace lockstep {
@@ -88,7 +89,11 @@ class RecoverableLoop {
  public:
   RecoverableLoop(World& world, const RecoverableState& state,
                   const std::function<detail::StepFunction(World&)>& make_step)
-      : world_(world), state_(state), make_step_(make_step), next_(state.first_step) {
+      : world_(world),
+        state_(state),
+        make_step_(make_step),
+        slots_(world.world_size()),
+        next_(state.first_step) {
     validate(state_);
   }
 
@@ -99,6 +104,8 @@ class RecoverableLoop {
  private:
   void begin();
   void form();
+  void tell_of_absence() const;
+  SlotShare share() const { return SlotShare::of(slots_, world_.rank(), world_.world_size()); }
   void proceed();
   void one_step();
   bool others_were_lost();
@@ -120,6 +127,7 @@ class RecoverableLoop {
   detail::StepFunction step_;
   StepTransactions::Step* transaction_ = nullptr;  // of the step under way, until it is committed
 
+  int slots_;             // processes that the world had at first
   std::int64_t next_;     // the step to be done: all before it are committed
   bool stopped_ = false;  // by a step
   bool has_state_ = false;
@@ -131,8 +139,7 @@ class RecoverableLoop {
 };
 
 Snapshot RecoverableLoop::snapshot() const {
-  Snapshot snapshot{
-      .step = next_, .epoch = world_.epoch(), .slots = world_.world_size(), .seed = state_.seed};
+  Snapshot snapshot{.step = next_, .epoch = world_.epoch(), .slots = slots_, .seed = state_.seed};
   snapshot.parts[kModule] = module_state(*state_.module);
   snapshot.parts[kOptimizer] = state_.optimizer.state();
   for (const auto& [name, part] : state_.others) snapshot.parts[kOther + name] = part.state();
@@ -219,9 +226,10 @@ void RecoverableLoop::one_step() {
   if (!checked_) before_step_ = unchanging();
   auto transaction = transactions_->begin();
   transaction_ = &transaction;
-  RecoverableStep step(*this, number);
+  const SlotShare mine = share();
+  RecoverableStep step(*this, number, {.count = slots_, .first = mine.first, .last = mine.last});
   {
-    const RandomScope random({.seed = state_.seed, .step = number, .slot = world_.rank()},
+    const RandomScope random({.seed = state_.seed, .step = number, .slot = mine.first},
                              world_.device());
     step_(step);
   }
@@ -317,8 +325,9 @@ void RecoverableLoop::agree_on_state() {
       hand_over(group, standing,
                 {.offer =
                      [this] {
-                       return HandedState{.state = snapshot(),
-                                          .values = {{"next", next_}, {"stopped", stopped_}}};
+                       return HandedState{
+                           .state = snapshot(),
+                           .values = {{"next", next_}, {"stopped", stopped_}, {"slots", slots_}}};
                      },
                  .give_up = [this](const StateOffer& offer) { return give_up_state(offer); }});
   if (standing.takes(group.rank())) take(handed);
@@ -326,6 +335,7 @@ void RecoverableLoop::agree_on_state() {
   join_group(*state_.module, group);
   form();
   has_state_ = true;
+  tell_of_absence();
   commit_to_recovery(world_, next_);
 }
 
@@ -336,6 +346,14 @@ Snapshot RecoverableLoop::give_up_state(const StateOffer& offer) {
   Snapshot own;
   own.parts[kModule] = module_state(*state_.module);
   return own;
+}
+
+void RecoverableLoop::tell_of_absence() const {
+  if (world_.world_size() == slots_ || world_.rank() != 0) return;
+  std::fprintf(stderr,
+               "lockstep: %d of %d processes go on: averages are over those, and the bits differ "
+               "from those of an undisturbed run\n",
+               world_.world_size(), slots_);
 }
 
 void RecoverableLoop::take(const HandedState& handed) {
@@ -349,6 +367,7 @@ void RecoverableLoop::take(const HandedState& handed) {
   for (const auto& [name, part] : state_.others) part.load_state(part_of(state, kOther + name));
   next_ = handed.values.at("next");
   stopped_ = handed.values.at("stopped");
+  slots_ = handed.values.at("slots");
 }
 
 std::int64_t detail::run_recoverable(World& world, const RecoverableState& state,

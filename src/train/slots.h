@@ -18,6 +18,8 @@ struct SlotShare {
   /// Every process has one slot, its own: gradients can be reduced while backward runs.
   bool one_each() const { return slots == world_size; }
 
+  bool operator==(const SlotShare&) const = default;
+
   /// Ranks hold neighbouring slots, as evenly as it goes.
   static SlotShare of(int slots, int rank, int world_size) {
     const auto begin_of = [&](std::int64_t who) {

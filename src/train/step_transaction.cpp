@@ -44,12 +44,12 @@ struct StepTransactions::Impl {
 
   void share_buffers() {
     if (!buffers.empty() && first_slot_done) copy(buffers, of_slot_0);
-    if (group.size() == 1) return;
     const at::NoGradGuard no_grad;
     const auto& members = group.impl();
-    // A group that was aborted under a reduction leaves numbers that nobody has computed.
+    // A group that was aborted under a reduction leaves numbers that nobody has computed. And one
+    // that is left alone hears nowhere else that others want to join it.
     members->guard->check_usable("broadcast");
-    if (buffers.empty()) return;
+    if (buffers.empty() || group.size() == 1) return;
     c10d::broadcast_coalesced(members->group, buffers, kBroadcastBytes, /*rank=*/0);
     const at::Device device = buffers.front().device();
     if (!device.is_cpu()) {  // there the broadcast has only been put in line

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "comm/places.h"
 #include "comm/recovery.h"
 #include "lockstep/sync_batch_norm.h"
 #include "train/broadcast_module.h"
@@ -48,6 +49,10 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
       stop_(world, options.time_limit),
       directory_(chosen_directory(options)),
       clock_(world.device()),
+      curves_({.directory = directory_,
+               .slot = slot_of(world),
+               .all_slots = options.log_all_ranks,
+               .say = [this](const std::string& line) { warn(line); }}),
       last_talk_(std::chrono::steady_clock::now()) {
   check_options();
   const at::Device device = world_.device();
@@ -61,9 +66,7 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   // Before anything copies the weights: all ranks begin with those of rank 0.
   if (!world_.joins()) broadcast_module(world_.group(), *module_);
   state_ = std::make_unique<RunState>(module_, options_);
-  if (is_main() && options_.progress) {
-    progress_ = std::make_unique<Progress>(ProgressOptions{.unit = options_.unit});
-  }
+  assume_role();
   if (world_.joins()) {
     recovers_ = true;
     carry_over(/*formed=*/true);
@@ -73,7 +76,7 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
     has_state_ = true;
   }
   StepProfilerOptions profile = options_.profile;
-  profile.rank = world_.rank();
+  profile.rank = slot_of(world_);  // two ranks of different memberships may be the same
   if (profile.folder.empty()) profile.folder = directory_;
   profiler_ = std::make_unique<StepProfiler>(profile, device);
 }
@@ -129,7 +132,11 @@ void TrainerCore::find_place() {
     position.epoch = world_.group().broadcast_json(options_.first_epoch);
     position.step = position.epoch * task_.data().steps_per_epoch().value_or(0);
   }
-  open_log();
+  if (snapshots_ && saved_) {
+    curves_.resume(is_main(), {.lines = log_lines_, .step = position.step});
+  } else {
+    curves_.begin(is_main(), /*keep_earlier=*/snapshots_ != nullptr);
+  }
 }
 
 void TrainerCore::open_snapshots() {
@@ -171,33 +178,6 @@ void TrainerCore::begin_with(const Snapshot& snapshot) {
              position.step_in_epoch, " of it) of a run that another program left"));
 }
 
-std::string TrainerCore::log_path() const {
-  return concat(directory_, "/metrics/rank_", world_.rank(), ".jsonl");
-}
-
-// Curves are worth less than a run: where they cannot be written it goes on without.
-void TrainerCore::open_log() {
-  if (directory_.empty() || !(is_main() || options_.log_all_ranks)) return;
-  const std::string path = log_path();
-  try {
-    if (snapshots_ && saved_) {
-      log_ = std::make_unique<MetricsLog>(path);
-      log_->keep(log_lines_, state_->position.step);
-      return;
-    }
-    std::error_code ignored;
-    if (snapshots_ && std::filesystem::file_size(path, ignored) > 0 && !ignored) {
-      std::filesystem::rename(path, path + ".before", ignored);
-      say(concat("lockstep: starts from step 0; the curves of an earlier run are now ", path,
-                 ".before"));
-    }
-    log_ = std::make_unique<MetricsLog>(path);
-  } catch (const Error& error) {
-    log_.reset();
-    warn(concat("lockstep: the curves are not written: ", error.what()));
-  }
-}
-
 void TrainerCore::share_out(int slots) {
   if (slots < world_.world_size()) {
     throw InvalidArgument(concat(world_.world_size(), " processes for ", slots,
@@ -224,6 +204,13 @@ void TrainerCore::share_out(int slots) {
   const std::vector<int> mine = numbers(share_.first, share_.last);
   task_.data().deal({.slots = slots, .mine = mine, .accumulate = options_.accumulate});
   if (evaluation_ != nullptr) evaluation_->data().deal({.slots = slots, .mine = mine});
+}
+
+// In a world that was formed again with fewer or more processes. What was loaded for other slots is
+// dropped.
+void TrainerCore::share_out_again() {
+  const int slots = share_.slots;
+  if (share_ != SlotShare::of(slots, world_.rank(), world_.world_size())) share_out(slots);
 }
 
 // Processes that compute several slots reduce gradients themselves, after backward.

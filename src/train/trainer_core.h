@@ -16,7 +16,7 @@
 #include "lockstep/training_task.h"
 #include "lockstep/world.h"
 #include "train/gradient_step.h"
-#include "train/metrics_log.h"
+#include "train/run_curves.h"
 #include "train/run_journal.h"
 #include "train/run_state.h"
 #include "train/slot_sums.h"
@@ -43,6 +43,7 @@ class TrainerCore {
   struct Totals {
     double loss_sum = 0;
     double count = 0;
+    std::int64_t samples = 0;
     std::map<std::string, double> metrics = {};
   };
 
@@ -52,9 +53,8 @@ class TrainerCore {
   void find_place();
   void resume(const Snapshot& snapshot);
   void begin_with(const Snapshot& snapshot);
-  std::string log_path() const;
-  void open_log();
   void share_out(int slots);
+  void share_out_again();
   void open_snapshots();
   void make_step_parts(bool formed_again);
   void proceed();
@@ -87,6 +87,7 @@ class TrainerCore {
   void save(bool best);
   void record(RunEvent event);
   void tell(const RunEvent& event);
+  void assume_role();
   void show_progress();
   ProgressState progress_state() const;
   void say(const std::string& text);   // on rank 0
@@ -105,13 +106,9 @@ class TrainerCore {
   void take_state(Snapshot state, const nlohmann::json& data);
   nlohmann::json progress_values() const;
   void take_progress_values(const nlohmann::json& values);
-  void complete_log();
   bool save_was_lost() const;
-  struct Agreement {
-    int source = 0;           // whose state it is
-    bool save_again = false;  // the last snapshot is not there
-  };
-  void verify_state(const Agreement& agreement);
+  void readmit_to_snapshots(bool takes);
+  void verify_state(int source);
 
   // trainer_replicas.cpp: whether all ranks have the same state
   std::string fingerprint() const;
@@ -135,7 +132,7 @@ class TrainerCore {
   StepClock clock_;
   std::unique_ptr<GradientStep> gradients_;
   std::unique_ptr<StepTransactions> transactions_;
-  std::unique_ptr<MetricsLog> log_;  // on rank 0, or on all
+  RunCurves curves_;
   std::unique_ptr<StepProfiler> profiler_;
 
   TrainResult result_;
@@ -143,6 +140,7 @@ class TrainerCore {
   std::optional<std::pair<std::int64_t, std::int64_t>> saved_;  // step and epoch of a snapshot
   mutable std::optional<std::pair<std::int64_t, std::optional<std::int64_t>>> known_steps_;
   bool saved_best_ = false;
+  bool save_in_doubt_ = false;  // this process writes, and has not done the last save itself
   std::optional<std::vector<std::string>> metric_names_;
   std::optional<StopReason> stop_after_step_;
   bool ended_ = false;  // all ranks have done everything

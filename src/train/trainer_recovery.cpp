@@ -117,21 +117,20 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   const auto transferred = Clock::now();
   const bool takes = standing.takes(group.rank());
   if (takes) take_state(std::move(handed.state), handed.values.at("data"));
+  if (had_state) share_out_again();
   take_progress_values(handed.values);
+  assume_role();
+  curves_.stand_back(is_main());
   for (const RunEvent& event : journal_.events()) {
     if (had_state && event.commit > had_commits) tell(event);
   }
-  if (!had_state) complete_log();
-
-  if (snapshots_) {
-    snapshots_->readmit();
-  } else {
-    open_snapshots();
-  }
-  verify_state({.source = standing.source, .save_again = takes && save_was_lost()});
+  curves_.follow(is_main(), {.lines = log_lines_, .step = state_->position.step}, journal_);
+  readmit_to_snapshots(takes);
+  verify_state(standing.source);
   join_group(*module_, group);
   make_step_parts(/*formed_again=*/true);
   has_state_ = true;
+  save_in_doubt_ = false;
   if (handed.bytes > 0) {
     warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(standing.takers),
                 " its state: formed again in ", milliseconds_text(forming), ", ",
@@ -222,28 +221,6 @@ void TrainerCore::take_progress_values(const json& values) {
   steps_since_talk_ = 0;
 }
 
-// The curves of the process that this one replaces end where it died: perhaps after a step that the
-// others have not done, perhaps before one that they have.
-void TrainerCore::complete_log() {
-  if (log_ || directory_.empty() || !(is_main() || options_.log_all_ranks)) return;
-  try {
-    log_ = std::make_unique<MetricsLog>(log_path());
-    log_->keep(log_lines_, state_->position.step);
-    std::vector<const RunEvent*> lines;
-    for (const RunEvent& event : journal_.events()) {
-      if (!event.log.is_null()) lines.push_back(&event);
-    }
-    const auto missing = static_cast<std::size_t>(
-        std::clamp<std::int64_t>(log_lines_ - log_->lines(), 0, std::ssize(lines)));
-    for (std::size_t i = lines.size() - missing; i < lines.size(); ++i) {
-      log_->append(lines[i]->step, lines[i]->log);
-    }
-  } catch (const Error& error) {
-    log_.reset();
-    warn(concat("lockstep: the curves are not written: ", error.what()));
-  }
-}
-
 // The process that wrote the last snapshot died before it was on the disk, or this one, which
 // writes, has skipped the save.
 bool TrainerCore::save_was_lost() const {
@@ -259,13 +236,24 @@ bool TrainerCore::save_was_lost() const {
   }
 }
 
-void TrainerCore::verify_state(const Agreement& agreement) {
+void TrainerCore::readmit_to_snapshots(bool takes) {
+  const bool wrote = snapshots_ && snapshots_->writes();
+  if (snapshots_) {
+    snapshots_->readmit();
+  } else {
+    open_snapshots();
+  }
+  save_in_doubt_ = save_in_doubt_ || takes || !wrote;
+}
+
+void TrainerCore::verify_state(int source) {
   const std::string mine = fingerprint();
+  const bool save_again = save_in_doubt_ && save_was_lost();
   const auto all = world_.group().all_gather_json(
-      {{"state", mine}, {"commits", commits_}, {"save_again", agreement.save_again}});
+      {{"state", mine}, {"commits", commits_}, {"save_again", save_again}});
   std::vector<int> different;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const json& expected = all[static_cast<std::size_t>(agreement.source)];
+    const json& expected = all[static_cast<std::size_t>(source)];
     const bool same = all[rank].at("state") == expected.at("state") &&
                       all[rank].at("commits") == expected.at("commits");
     if (!same) different.push_back(static_cast<int>(rank));
@@ -274,9 +262,8 @@ void TrainerCore::verify_state(const Agreement& agreement) {
     duties_.best = duties_.best || saved_best_;
   }
   if (!different.empty()) {
-    reject_replicas(different,
-                    concat("step ", state_->position.step, ": the state of ", list_ranks(different),
-                           " is not that of rank ", agreement.source));
+    reject_replicas(different, concat("step ", state_->position.step, ": the state of ",
+                                      list_ranks(different), " is not that of rank ", source));
   }
 }
 

@@ -141,7 +141,7 @@ void TrainerCore::record(RunEvent event) {
 // After the commit of what it tells; a rank that has taken over the state of others tells what they
 // have told.
 void TrainerCore::tell(const RunEvent& event) {
-  if (log_ && !event.log.is_null()) log_->append(event.step, event.log);
+  if (!event.log.is_null()) curves_.append(event.step, event.log);
   for (const auto& callback : options_.callbacks) {
     switch (event.kind) {
       case RunEvent::Kind::step:
@@ -155,6 +155,14 @@ void TrainerCore::tell(const RunEvent& event) {
         break;
     }
   }
+}
+
+// Of rank 0, which may be another process after a recovery.
+void TrainerCore::assume_role() {
+  const bool shows = is_main() && options_.progress;
+  if (shows == (progress_ != nullptr)) return;
+  if (snapshots_) snapshots_->wait();  // its thread reports there
+  progress_ = shows ? std::make_unique<Progress>(ProgressOptions{.unit = options_.unit}) : nullptr;
 }
 
 void TrainerCore::show_progress() {
@@ -214,8 +222,8 @@ void TrainerCore::finish() {
     const bool resumed_here = is_there && result_.resumed_from == position.step;
     if (!is_there) save(/*best=*/false);
     saved = resumed_here || is_saved();
-    if (!saved) {  // what was wrong may have passed
-      save(/*best=*/false);
+    if (!saved) {  // what was wrong may have passed, or another process was rank 0 then
+      save(/*best=*/is_there && saved_best_);
       saved = is_saved();
     }
   } else if (snapshots_) {

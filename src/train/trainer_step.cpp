@@ -24,6 +24,7 @@ enum Column {
   kSignal,
   kCallback,
   kSteps,
+  kSamples,
   kFirstMetric,
 };
 
@@ -46,13 +47,13 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   auto transaction = transactions_->begin();
   const StepGradients gradients =
       gradients_->compute(transaction, batches, position.step, scale_loss);
-  samples_in_step_ = gradients.samples;
   const bool log = logs(position.step);
   // A callback that wants to stop is heard at once, so that it stops the same step in every run.
   const bool talks = gradients.divide_by_count || log || position.step >= next_talk_ ||
                      !options_.callbacks.empty();
   std::optional<Totals> totals;
   if (talks) totals = talk(gradients);
+  samples_in_step_ = gradients.knows_all_samples ? gradients.samples : totals->samples;
   clock_.mark(&StepTimes::reduce);
 
   StepArguments arguments;
@@ -206,6 +207,7 @@ TrainerCore::Totals TrainerCore::talk(const StepGradients& gradients) {
     }
   }
   std::vector<double>& flags = rows.front();
+  flags[kSamples] = static_cast<double>(gradients.samples);
   const StopCause cause = stop_.cause();
   flags[kTimeLimit] = cause == StopCause::time_limit;
   flags[kLauncher] = cause == StopCause::launcher;
@@ -220,7 +222,9 @@ TrainerCore::Totals TrainerCore::talk(const StepGradients& gradients) {
   }
 
   const std::vector<double> sums = sums_->add(rows);
-  Totals totals{.loss_sum = sums[kLossSum], .count = sums[kCount]};
+  Totals totals{.loss_sum = sums[kLossSum],
+                .count = sums[kCount],
+                .samples = static_cast<std::int64_t>(sums[kSamples])};
   for (std::size_t i = 0; i < metric_names_->size(); ++i) {
     const double count = sums[kFirstMetric + 2 * i + 1];
     totals.metrics[(*metric_names_)[i]] = sums[kFirstMetric + 2 * i] / count;

@@ -29,6 +29,11 @@ std::int64_t number(const char* name, std::int64_t otherwise) {
   return std::stoll(setting(name, std::to_string(otherwise)));
 }
 
+/// The number of this process's place in the job, which it keeps when others are left out.
+std::string slot() {
+  return setting("LOCKSTEP_SLOT", setting("RANK", "0"));
+}
+
 /// Samples with noise of their own, which must not depend on who reads them.
 struct Noisy {
   std::int64_t size() const { return 230; }
@@ -72,7 +77,7 @@ struct Sentences {
 /// Whether misfortune is to come over this process: KILL_RANK, or KILL_RANK_TOO. With KILL_ONCE,
 /// the path of a file, only once in a job for each of them.
 bool is_victim() {
-  const std::int64_t rank = number("RANK", 0);
+  const std::int64_t rank = std::stoll(slot());
   if (rank != number("KILL_RANK", 0) && rank != number("KILL_RANK_TOO", -1)) return false;
   const std::string once = setting("KILL_ONCE", "");
   const std::string mark = once + (rank == number("KILL_RANK", 0) ? "" : "_too");
@@ -128,7 +133,7 @@ class Killer : public lockstep::Callback {
 void leave_process_id() {
   const std::string folder = setting("PROCESS_IDS", "");
   if (folder.empty() || setting("LOCKSTEP_SPARE", "") == "1") return;  // it has no rank yet
-  const std::string path = folder + "/" + setting("RANK", "0");
+  const std::string path = folder + "/" + slot();
   std::ofstream(path + ".new") << ::getpid();
   std::rename((path + ".new").c_str(), path.c_str());
 }
@@ -214,7 +219,7 @@ int run() {
   leave_process_id();
   die_while_joining();
   torch::set_num_threads(1);
-  torch::manual_seed(number("RANK", 0));  // rank 0's weights are the ones that count
+  torch::manual_seed(std::stoull(slot()));  // rank 0's weights are the ones that count
   if (setting("MODEL", "net") == "gpt") return run_gpt();
   Net net;
   const auto killer = std::make_shared<Killer>(*net);
