@@ -29,17 +29,18 @@ class Run:
     def __init__(self, arguments, folder, ranks, steps, **settings):
         self.arguments, self.folder = arguments, pathlib.Path(folder)
         self.hang_timeout = str(settings.pop("hang_timeout", 60))
+        self.max_replacements = str(settings.pop("max_replacements", 1000))
+        self.options = settings.pop("options", [])  # more of the launcher's
         self.ranks, self.steps, self.settings = ranks, steps, settings
-        self.folder.mkdir()
-        (self.folder / "ids").mkdir()
+        (self.folder / "ids").mkdir(parents=True, exist_ok=True)
         self.process = None
 
     def start(self):
         command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
-                   "--max-replacements", "1000", "--hang-timeout", self.hang_timeout,
+                   "--max-replacements", self.max_replacements, "--hang-timeout", self.hang_timeout,
                    "--spares", str(self.arguments.spares), "--run-dir", str(self.folder / "run"),
-                   self.arguments.job]
-        self.output = open(self.folder / "output", "w")
+                   *self.options, self.arguments.job]
+        self.output = open(self.folder / "output", "a")
         self.process = subprocess.Popen(command, env=self.environment(), cwd=self.folder,
                                         stdout=self.output, stderr=subprocess.STDOUT,
                                         start_new_session=True)
@@ -50,8 +51,8 @@ class Run:
                            OMP_NUM_THREADS="1", SAVE_EVERY="8",
                            PROCESS_IDS=str(self.folder / "ids"),
                            KILL_ONCE=str(self.folder / "killed"),
-                           KILL_JOINING_ONCE=str(self.folder / "killed_joining"),
-                           **{name: str(value) for name, value in self.settings.items()})
+                           KILL_JOINING_ONCE=str(self.folder / "killed_joining"))
+        environment |= {name: str(value) for name, value in self.settings.items()}
         environment.pop("LOCKSTEP_RUN_DIR", None)
         return environment
 
@@ -96,9 +97,9 @@ class Run:
     def best(self):
         return os.readlink(self.folder / "snapshots" / "best")
 
-    def log(self):
+    def log(self, rank=0):
         """All lines but for the time at which they were written."""
-        path = self.folder / "metrics" / "rank_0.jsonl"
+        path = self.folder / "metrics" / f"rank_{rank}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
             del line["time"]

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
+#include "comm/peers.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
 #include "lockstep/rank0_first.h"
@@ -242,4 +243,17 @@ RANKS_TEST(World, a_destroyed_world_refuses_its_groups, 2) {
   world.destroy();
   world.destroy();
   EXPECT_THROW(group.barrier(), Aborted);
+}
+
+TEST(Peers, the_first_rank_of_a_node_is_the_lowest_that_is_there) {
+  // The first process of node 1 is left out, and all of node 0's.
+  const Peers peers({PeerIdentity{.node_rank = 1}, PeerIdentity{.node_rank = 1}, std::nullopt,
+                     PeerIdentity{.node_rank = 2}});
+  EXPECT_EQ(peers.first_on_node(1), 0);
+  EXPECT_EQ(peers.first_on_node(2), 3);
+  EXPECT_EQ(peers.first_on_node(0), std::nullopt);
+  const auto read = PeerIdentity::parse(PeerIdentity::of_this_process(5).to_text());
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->node_rank, 5);
+  EXPECT_EQ(read->has_ended(), false);
 }

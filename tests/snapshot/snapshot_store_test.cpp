@@ -217,6 +217,37 @@ RANKS_TEST(SnapshotStore, ranks_on_a_shared_disk_agree_on_the_newest_intact_one,
   world.barrier();
 }
 
+RANKS_TEST(SnapshotStore, in_a_world_that_is_formed_again_who_is_rank_0_now_writes, 3) {
+  World world = init();
+  TemporaryFolder mine;
+  Lines lines;
+  const std::string folder = shared_folder(world, mine);
+  SnapshotStore store(world, {.directory = folder, .report = lines.sink()});
+  EXPECT_EQ(store.writes(), this_rank() == 0);
+  store.save(some_snapshot(1));
+  world = init({.rank = 2 - this_rank(), .world_size = 3, .epoch = 1});
+  store.readmit();
+  EXPECT_EQ(store.writes(), this_rank() == 2);
+  EXPECT_EQ(read_snapshot(folder).step, 1) << "it was on the disk before another could write";
+  world.barrier();
+  store.save(some_snapshot(2));
+  store.wait();
+  EXPECT_EQ(store.last_error(), "");
+  const auto loaded = store.load_newest();
+  ASSERT_TRUE(loaded.has_value());
+  expect_same(*loaded, some_snapshot(2));
+  // And back again, which is a world with one more process than the one before.
+  world = init({.rank = this_rank(), .world_size = 3, .epoch = 2});
+  store.readmit();
+  EXPECT_EQ(store.writes(), this_rank() == 0);
+  store.save(some_snapshot(3));
+  store.wait();
+  world.barrier();
+  EXPECT_EQ(read_snapshot(folder).step, 3);
+  EXPECT_EQ(lines.all().size(), 0u);
+  world.barrier();
+}
+
 RANKS_TEST_WITH(SnapshotStore, each_node_keeps_a_copy_where_there_is_no_shared_disk,
                 {.count = 2, .environment = {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}}}) {
   World world = init();

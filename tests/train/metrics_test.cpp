@@ -8,11 +8,15 @@
 #include "lockstep/metric_watch.h"
 #include "tests/core/temporary_folder.h"
 #include "train/metrics_log.h"
+#include "train/run_curves.h"
 
 using lockstep::InvalidArgument;
 using lockstep::MetricMode;
 using lockstep::MetricsLog;
 using lockstep::MetricWatch;
+using lockstep::RunCurves;
+using lockstep::RunEvent;
+using lockstep::RunJournal;
 using lockstep::testing::read_text;
 
 TEST(MetricWatch, knows_the_best_and_when_to_stop) {
@@ -92,4 +96,90 @@ TEST(MetricsLog, numbers_keep_all_their_bits) {
   const auto line = nlohmann::json::parse(read_text(path));
   EXPECT_EQ(line["a"].get<double>(), value);
   EXPECT_TRUE(line["b"].is_null());
+}
+
+namespace {
+
+RunCurves curves_of(const std::string& directory, int slot, bool all_slots = false) {
+  return RunCurves({.directory = directory,
+                    .slot = slot,
+                    .all_slots = all_slots,
+                    .say = [](const std::string& line) { ADD_FAILURE() << line; }});
+}
+
+/// One line for each step up to `last`, of which a journal has the latest.
+RunJournal journal_up_to(std::int64_t last) {
+  RunJournal journal;
+  for (std::int64_t step = 1; step <= last; ++step) {
+    journal.add({.step = step, .log = {{"loss", 1.0 / static_cast<double>(step)}}});
+  }
+  return journal;
+}
+
+void tell(RunCurves& curves, const RunJournal& journal) {
+  for (const RunEvent& event : journal.events()) curves.append(event.step, event.log);
+}
+
+std::vector<std::int64_t> steps_in(const std::string& path) {
+  std::vector<std::int64_t> steps;
+  std::istringstream lines(read_text(path));
+  for (std::string line; std::getline(lines, line);) {
+    steps.push_back(nlohmann::json::parse(line).at("step"));
+  }
+  return steps;
+}
+
+using Steps = std::vector<std::int64_t>;
+
+}  // namespace
+
+TEST(RunCurves, whoever_becomes_rank_0_writes_what_the_one_before_has_missed) {
+  const lockstep::testing::TemporaryFolder folder;
+  RunCurves before = curves_of(folder / "run", 0);
+  before.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  tell(before, journal_up_to(2));
+
+  RunCurves after = curves_of(folder / "run", 1);
+  after.begin(/*is_main=*/false, /*keep_earlier=*/true);
+  after.append(3, {{"loss", 0.0}});  // not its file
+  after.follow(/*is_main=*/true, {.lines = 4, .step = 4}, journal_up_to(4));
+  after.append(5, {{"loss", 0.0}});
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3, 4, 5}));
+}
+
+TEST(RunCurves, whoever_becomes_rank_0_drops_a_line_of_a_step_that_only_the_dead_has_done) {
+  const lockstep::testing::TemporaryFolder folder;
+  RunCurves before = curves_of(folder / "run", 0);
+  before.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  tell(before, journal_up_to(4));
+
+  RunCurves after = curves_of(folder / "run", 1);
+  after.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
+}
+
+TEST(RunCurves, a_process_that_is_rank_0_no_more_leaves_the_curves_alone_and_keeps_its_own) {
+  const lockstep::testing::TemporaryFolder folder;
+  RunCurves second = curves_of(folder / "run", 1, /*all_slots=*/true);
+  second.begin(/*is_main=*/false, /*keep_earlier=*/true);
+  second.append(1, {{"loss", 0.0}});
+  second.follow(/*is_main=*/true, {.lines = 1, .step = 1}, journal_up_to(1));
+  second.append(2, {{"loss", 0.0}});
+
+  second.stand_back(/*is_main=*/false);
+  second.append(3, {{"loss", 0.0}});
+  RunCurves first = curves_of(folder / "run", 0, /*all_slots=*/true);
+  first.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_1.jsonl"), (Steps{1, 2, 3}));
+}
+
+TEST(RunCurves, what_stays_rank_0_is_not_disturbed) {
+  const lockstep::testing::TemporaryFolder folder;
+  RunCurves curves = curves_of(folder / "run", 0);
+  curves.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  tell(curves, journal_up_to(3));
+  curves.stand_back(/*is_main=*/true);
+  curves.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
 }

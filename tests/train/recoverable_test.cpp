@@ -250,6 +250,9 @@ RANKS_TEST(Recoverable, gives_the_bits_of_a_plain_loop, 2) {
                 ++formed;
                 return
                     [&, ddp = DistributedDataParallel(world, net)](RecoverableStep& step) mutable {
+                      EXPECT_EQ(step.slots().count, 2);
+                      EXPECT_EQ(step.slots().first, world.rank());
+                      EXPECT_EQ(step.slots().last, world.rank() + 1);
                       const auto drawn = torch::rand({1}).item<float>();
                       const auto input = input_of(step.number(), world.rank());
                       ddp.zero_grad();

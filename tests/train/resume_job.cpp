@@ -99,6 +99,7 @@ class Killer : public lockstep::Callback {
  public:
   explicit Killer(const torch::nn::Module& module) : module_(module) {}
 
+  void on_start(std::int64_t step) override { step_ = step; }
   void on_step(const lockstep::StepReport& report) override {
     if (report.step == number("KILL_AT_STEP", -1)) die();
     if (report.step == number("FLIP_AT_STEP", -1) && is_victim()) flip_a_bit(module_);
@@ -118,6 +119,9 @@ class Killer : public lockstep::Callback {
   /// Called for each batch: the second one of a step is in the middle of it.
   void on_forward() {
     if (++forwards_ == 2 && step_ == number("KILL_IN_STEP", -1)) die();
+    // SLOW_UNTIL is the path of a file: once it is there, nothing holds the run up any more.
+    const std::string until = setting("SLOW_UNTIL", "");
+    if (!until.empty() && ::access(until.c_str(), F_OK) == 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(number("SLOW_MS", 0)));
   }
   void on_metrics() {
@@ -177,6 +181,7 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
                         .keep_best = true,
                         .background = number("BACKGROUND", 1) != 0},
           .log_every = 1,
+          .log_all_ranks = number("LOG_ALL_RANKS", 0) != 0,
           .progress = false,
           .callbacks = {killer}};
 }

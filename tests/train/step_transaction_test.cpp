@@ -93,6 +93,24 @@ TEST(StepTransactions, every_slot_starts_from_the_committed_buffers_and_slot_0_s
   EXPECT_TRUE(torch::equal(both.mean(), only_first.mean()));
 }
 
+TEST(StepTransactions, a_process_that_is_alone_hears_in_a_commit_that_its_world_ends) {
+  World world = alone();
+  Fixture fixture;
+  StepTransactions steps(world.group(), fixture.net);
+  const torch::Tensor before = fixture.mean();
+  bool applied = false;
+  world.abort();
+  try {
+    auto step = steps.begin();
+    fixture.compute(1);
+    step.commit([&] { applied = true; });
+    ADD_FAILURE() << "nobody was told";
+  } catch (const Aborted&) {
+  }
+  EXPECT_FALSE(applied);
+  EXPECT_TRUE(torch::equal(fixture.mean(), before));
+}
+
 RANKS_TEST(StepTransactions, a_commit_gives_all_ranks_the_buffers_of_slot_0, 3) {
   World world = init();
   Fixture mine, of_rank_0;

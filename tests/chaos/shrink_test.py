@@ -1,0 +1,189 @@
+"""Runs that go on with fewer processes than they began with, and with all of them again, compared
+byte for byte with runs that nothing happened to.
+
+shrink_test.py LOCKSTEP RESUME_JOB [--some CASE...] [--model net|gpt...]
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+
+from recovery_test import LIMIT, STEPS_PER_EPOCH, Run, compare
+
+STEPS = 30
+# Each forward takes that long until SLOW_UNTIL is there: what is waited for comes long before the
+# run could end.
+SLOW_MS = 25
+
+
+def fail(name, run, what):
+    raise SystemExit(f"{name}: {what}\n{run.text()}")
+
+
+def left_out(run):
+    return re.findall(r"rank (\d+)\b[^\n]*left out, (\d+) of (\d+) ranks go on", run.text())
+
+
+def wait_for(name, run, what, condition):
+    deadline = time.monotonic() + LIMIT / 4
+    while not condition():
+        if run.process.poll() is not None or time.monotonic() > deadline:
+            fail(name, run, f"it never came to this: {what}")
+        time.sleep(0.01)
+
+
+def go_on_for(name, run, lines):
+    """Waits until so many more lines are in the curves."""
+    enough = run.lines() + lines
+    wait_for(name, run, f"{lines} more lines", lambda: run.lines() >= enough)
+
+
+def grows_back(name, run):
+    """After a while with fewer processes, all are there again, and nothing holds the run up."""
+    wait_for(name, run, "a rank is left out", lambda: left_out(run))
+    go_on_for(name, run, 2)
+    wait_for(name, run, "it is tried again", lambda: " tried again" in run.text())
+    recoveries = len(run.recoveries())
+    wait_for(name, run, "all ranks go on", lambda: len(run.recoveries()) > recoveries)
+    (run.folder / "hurry").touch()
+
+
+def dies_while_shrunken(name, run):
+    """One more death, of a rank that can be replaced."""
+    wait_for(name, run, "a rank is left out", lambda: left_out(run))
+    go_on_for(name, run, 2)
+    before, recoveries = run.process_id(1), len(run.recoveries())
+    os.kill(before, signal.SIGKILL)
+    wait_for(name, run, "rank 1 is replaced", lambda: run.process_id(1) != before)
+    wait_for(name, run, "all go on", lambda: len(run.recoveries()) > recoveries)
+    (run.folder / "hurry").touch()
+
+
+def for_good(least, **settings):
+    """A rank that dies is left out, and never comes back."""
+    return {"max_replacements": 0, "options": ["--min-world", str(least)], **settings}
+
+
+def dies_twice(step, rank, least, rejoin_after=1, **settings):
+    """It dies in the middle of a step, its replacement in the same step, and it is left out."""
+    options = ["--min-world", str(least), "--rejoin-after", str(rejoin_after)]
+    return {"options": options, "KILL_IN_STEP": step, "KILL_RANK": rank, "KILL_ONCE": "", **settings}
+
+
+def cases_for(ranks):
+    last, least, edge = ranks - 1, ranks - 1, STEPS_PER_EPOCH[ranks]
+    cases = {
+        "left out": (for_good(least, KILL_AT_STEP=6, KILL_RANK=last), None),
+        "rank 0 left out": (for_good(least, KILL_AT_STEP=7, KILL_RANK=0, LOG_ALL_RANKS=1), None),
+        "left out in a step": (for_good(least, KILL_IN_STEP=9, KILL_RANK=last), None),
+        "rank 0 left out in the first step": (for_good(least, KILL_IN_STEP=0, KILL_RANK=0), None),
+        "left out at an epoch's edge": (for_good(least, KILL_AT_STEP=edge, KILL_RANK=last), None),
+        "left out in an evaluation": (for_good(least, KILL_IN_EVALUATION=edge, KILL_RANK=last), None),
+        "rank 0 left out in an evaluation": (
+            for_good(least, KILL_IN_EVALUATION=edge, KILL_RANK=0), None),
+        "rank 0 left out in a save": (for_good(least, KILL_IN_SAVE=8, KILL_RANK=0), None),
+        "rank 0 left out in the save of the best": (
+            for_good(least, KILL_IN_SAVE=edge, KILL_RANK=0), None),
+        "rank 0 left out in the last save": (for_good(least, KILL_IN_SAVE=STEPS, KILL_RANK=0), None),
+        "left out after the last step": (for_good(least, KILL_AT_STEP=STEPS, KILL_RANK=last), None),
+        "left out and back": (dies_twice(9, last, least), grows_back),
+        "rank 0 left out and back": (dies_twice(9, 0, least, LOG_ALL_RANKS=1), grows_back),
+        "left out in an epoch's first step and back": (dies_twice(edge, last, least), grows_back),
+    }
+    if ranks > 2:
+        cases |= {
+            "left out, and another dies": (
+                dies_twice(5, last, least, rejoin_after=1000), dies_while_shrunken),
+            "rank 0 left out, and another dies": (
+                dies_twice(5, 0, least, rejoin_after=1000), dies_while_shrunken),
+            "two left out": (for_good(ranks - 2, KILL_IN_STEP=11, KILL_RANK=last, KILL_RANK_TOO=0),
+                             None),
+            "two left out and back": (
+                dies_twice(9, last, ranks - 2, KILL_RANK_TOO=0), grows_back),
+        }
+    return cases
+
+
+def disturbed(arguments, name, folder, ranks, settings, meddle, model):
+    """A run with fewer processes for a while, or to its end."""
+    settings = dict(settings, MODEL=model)
+    if meddle:
+        settings |= {"SLOW_MS": SLOW_MS, "SLOW_UNTIL": folder / "hurry"}
+    run = Run(arguments, folder, ranks, STEPS, **settings).start()
+    try:
+        if meddle:
+            meddle(name, run)
+        code = run.end()
+    except BaseException:
+        if run.process.poll() is None:
+            os.killpg(run.process.pid, signal.SIGKILL)
+        raise
+    if code != 0:
+        fail(name, run, f"exit code {code}")
+    if not left_out(run):
+        fail(name, run, "nobody was left out")
+    return run
+
+
+def check_all_logs(name, run, undisturbed, ranks):
+    """Each process that lived on has a log without a gap."""
+    for rank in range(ranks):
+        if rank == run.settings["KILL_RANK"]:
+            continue
+        if run.log(rank) != undisturbed.log(0):
+            fail(name, run, f"rank {rank} has {len(run.log(rank))} lines, not those of the run")
+
+
+def check_resumed(arguments, name, run, folder):
+    """What was saved while processes were missing is where all of them go on."""
+    more = STEPS + 6
+    model = {"MODEL": run.settings["MODEL"]}
+    whole = Run(arguments, folder / f"whole_{run.ranks}_{more}", run.ranks, more, **model).finish()
+    resumed = Run(arguments, run.folder, run.ranks, more, **model).finish()
+    compare(name + ", then resumed by all", resumed, whole)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lockstep")
+    parser.add_argument("job")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4])
+    parser.add_argument("--model", nargs="+", default=["net"])
+    parser.add_argument("--some", nargs="*", help="only these cases")
+    parser.add_argument("--resume", action="store_true", help="go on from what the first one saved")
+    parser.add_argument("--spares", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
+    with tempfile.TemporaryDirectory(prefix="lockstep_shrink_") as folder:
+        for model in arguments.model:
+            for ranks in arguments.ranks:
+                place = pathlib.Path(folder) / f"{model}_{ranks}"
+                run_cases(arguments, place, ranks, model)
+
+
+def run_cases(arguments, place, ranks, model):
+    undisturbed = Run(arguments, place / "undisturbed", ranks, STEPS, MODEL=model).finish()
+    cases = cases_for(ranks)
+    resume = arguments.resume
+    for where in arguments.some or cases:
+        settings, meddle = cases[where]
+        name = f"{model}, {ranks} ranks, {where}"
+        folder = place / where.replace(" ", "_").replace(",", "")
+        run = disturbed(arguments, name, folder, ranks, settings, meddle, model)
+        compare(name, run, undisturbed)
+        if "LOG_ALL_RANKS" in settings:
+            check_all_logs(name, run, undisturbed, ranks)
+        if resume:
+            check_resumed(arguments, name, run, place)
+            resume = False
+        sizes = [fewer for _, fewer, _ in left_out(run)]
+        print(f"{name}: equal, {sizes} of {ranks} for a while", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
