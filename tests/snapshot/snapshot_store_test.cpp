@@ -233,6 +233,7 @@ RANKS_TEST(SnapshotStore, in_a_world_that_is_formed_again_who_is_rank_0_now_writ
   store.save(some_snapshot(2));
   store.wait();
   EXPECT_EQ(store.last_error(), "");
+  world.barrier();
   const auto loaded = store.load_newest();
   ASSERT_TRUE(loaded.has_value());
   expect_same(*loaded, some_snapshot(2));
