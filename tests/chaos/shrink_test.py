@@ -29,6 +29,12 @@ def left_out(run):
     return re.findall(r"rank (\d+)\b[^\n]*left out, (\d+) of (\d+) ranks go on", run.text())
 
 
+def sizes(run):
+    """How many ranks went on each time, as the launcher says it."""
+    said = re.findall(r"(all|\d+ of \d+) ranks go on after step", run.text())
+    return [run.ranks if text == "all" else int(text.split()[0]) for text in said]
+
+
 def wait_for(name, run, what, condition):
     deadline = time.monotonic() + LIMIT / 4
     while not condition():
@@ -47,9 +53,8 @@ def grows_back(name, run):
     """After a while with fewer processes, all are there again, and nothing holds the run up."""
     wait_for(name, run, "a rank is left out", lambda: left_out(run))
     go_on_for(name, run, 2)
-    wait_for(name, run, "it is tried again", lambda: " tried again" in run.text())
-    recoveries = len(run.recoveries())
-    wait_for(name, run, "all ranks go on", lambda: len(run.recoveries()) > recoveries)
+    wait_for(name, run, "fewer go on", lambda: min(sizes(run), default=run.ranks) < run.ranks)
+    wait_for(name, run, "all go on", lambda: sizes(run)[-1] == run.ranks)
     (run.folder / "hurry").touch()
 
 
@@ -57,10 +62,10 @@ def dies_while_shrunken(name, run):
     """One more death, of a rank that can be replaced."""
     wait_for(name, run, "a rank is left out", lambda: left_out(run))
     go_on_for(name, run, 2)
-    before, recoveries = run.process_id(1), len(run.recoveries())
+    before, times = run.process_id(1), len(sizes(run))
     os.kill(before, signal.SIGKILL)
     wait_for(name, run, "rank 1 is replaced", lambda: run.process_id(1) != before)
-    wait_for(name, run, "all go on", lambda: len(run.recoveries()) > recoveries)
+    wait_for(name, run, "they go on", lambda: len(sizes(run)) > times)
     (run.folder / "hurry").touch()
 
 
@@ -181,8 +186,7 @@ def run_cases(arguments, place, ranks, model):
         if resume:
             check_resumed(arguments, name, run, place)
             resume = False
-        sizes = [fewer for _, fewer, _ in left_out(run)]
-        print(f"{name}: equal, {sizes} of {ranks} for a while", flush=True)
+        print(f"{name}: equal, went on with {sizes(run)}", flush=True)
 
 
 if __name__ == "__main__":
