@@ -14,6 +14,7 @@ STAGE := @tools/stage
 CTEST = . $(BUILD)/setup.env && "$${LOCKSTEP_SETUP_CMAKE%cmake}ctest" --test-dir $(BUILD) \
         --output-on-failure -j $(or $(JOBS),$(shell nproc))
 KILLS ?= 40
+SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages test test-slow chaos bench lint format clean
@@ -55,10 +56,12 @@ test-slow: ## run the slow tests
 	$(STAGE) test-slow sh -c 'if $(CTEST) -N -L slow | grep -q "Total Tests: 0"; \
 	  then echo "There is no slow test yet."; else $(CTEST) -L slow; fi'
 
-chaos: ## kill ranks at every point of a run, then KILLS (40) at random in each of six jobs
+chaos: ## kill ranks at every point of a run, leave some out, then KILLS (40) at random in each of six jobs
 	$(STAGE) setup tools/setup --tests
 	$(STAGE) build tools/build --tests lockstep_program resume_job
 	$(STAGE) phases $(CHAOS) phases --ranks 2 3 4
+	$(STAGE) shrink $(SHRINK) --ranks 2 3 4 --model net gpt --resume
+	$(STAGE) shrinks $(SHRINK) --ranks 2 3 4 --model net gpt --kills $(KILLS)
 	$(STAGE) net $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model net
 	$(STAGE) gpt $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model gpt
 

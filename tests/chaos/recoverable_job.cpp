@@ -47,7 +47,7 @@ std::string setting(const char* name, const std::string& otherwise) {
 }
 
 const std::string kOut = setting("OUT", ".");
-const std::string kRank = setting("RANK", "0");
+const std::string kRank = setting("LOCKSTEP_SLOT", "0");  // which it keeps when others are left out
 const bool kHasBuffers = setting("BUFFERS", "1") == "1";
 
 /// True for the first process of the job that asks.
@@ -63,15 +63,17 @@ bool all_can_be_replaced() {
   std::ifstream events(setting("LOCKSTEP_RUN_DIR", "") + "/events.jsonl");
   std::map<std::int64_t, std::set<std::int64_t>> able = {{-1, {}}};  // by membership
   std::int64_t newest = -1;
+  std::set<std::int64_t> absent;
   for (std::string line; std::getline(events, line);) {
     const auto event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (event.is_discarded()) continue;  // it is being written
     const auto kind = event.at("kind").get<std::string>();
     if (kind == "recovers") able[event.at("epoch")].insert(event.at("slot").get<std::int64_t>());
+    if (kind == "left_out") absent.insert(event.at("slot").get<std::int64_t>());
     if (kind == "revoked" || kind == "recovers")
       newest = std::max<std::int64_t>(newest, event.at("epoch"));
   }
-  return std::to_string(able[newest].size()) == setting("WORLD_SIZE", "1");
+  return std::to_string(able[newest].size() + absent.size()) == setting("LOCKSTEP_SLOTS", "1");
 }
 
 void await(const std::function<bool()>& state, const std::string& what) {
@@ -133,13 +135,40 @@ lockstep::TensorDataset<2> samples() {
   return lockstep::TensorDataset(inputs, torch::sin(inputs.sum(1, /*keepdim=*/true)));
 }
 
-/// The mean over all ranks, added up in their order.
-double mean_loss(lockstep::World& world, const torch::Tensor& loss) {
-  const auto all = torch::empty({world.world_size()});
-  world.group().all_gather_into_tensor(all, loss.detach().reshape({1}));
+/// The mean over all slots, whose losses are added up in the order of ranks.
+double mean_loss(lockstep::World& world, double loss, int slots) {
+  const auto all = torch::empty({world.world_size()}, torch::kDouble);
+  world.group().all_gather_into_tensor(all, torch::full({1}, loss, torch::kDouble));
   double sum = 0;
   for (int rank = 0; rank < world.world_size(); ++rank) sum += all[rank].item<double>();
-  return sum / world.world_size();
+  return sum / slots;
+}
+
+/// The samples of all slots are used, however few processes there are.
+template <typename Data>
+void deal(Data& data, const lockstep::RecoverableSlots& slots) {
+  lockstep::Deal deal{.slots = slots.count, .mine = {}};
+  for (int slot = slots.first; slot < slots.last; ++slot) deal.mine.push_back(slot);
+  if (data.dealt().slots != deal.slots || data.dealt().mine != deal.mine) data.deal(deal);
+}
+
+/// Forward and backward for the slots of this process, before all processes average: the gradients
+/// are those of the mean over slots. Returns the sum of the losses.
+template <typename Model, typename Data>
+double compute(Model& ddp, Data& data, const lockstep::RecoverableStep& step, int processes) {
+  const int slots = step.slots().last - step.slots().first;
+  double sum = 0;
+  for (int slot = 0; slot < slots; ++slot) {
+    const auto [input, target] = data.next().value().batch.value();
+    std::optional<lockstep::NoSync> alone;
+    if (slot + 1 < slots) alone.emplace(ddp.engine());
+    auto loss = torch::mse_loss(ddp.forward(input), target);
+    sum += loss.template item<double>();
+    if (processes != step.slots().count) loss = loss * processes / step.slots().count;
+    if (slot + 1 == slots) pass("backward", step.number());
+    loss.backward();
+  }
+  return sum;
 }
 
 int run() {
@@ -153,8 +182,6 @@ int run() {
   std::optional<lockstep::Ema> ema;
   std::vector<double> losses;
   lockstep::Loader data(samples(), {.batch_size = 5, .shuffle = true, .num_workers = 1});
-  data.deal({.slots = world.world_size(), .mine = {world.rank()}});
-  const std::int64_t steps_per_epoch = data.steps_per_epoch().value();
   std::unique_ptr<lockstep::SnapshotStore> snapshots;
   std::int64_t formed = 0;
   const std::int64_t steps = std::stoll(setting("STEPS", "30"));
@@ -192,14 +219,13 @@ int run() {
           const std::int64_t number = step.number();
           pass("step", number);
           if (number % 8 == 0) save(number);
+          deal(data, step.slots());
+          const std::int64_t steps_per_epoch = data.steps_per_epoch().value();
           data.begin_epoch(number / steps_per_epoch, number % steps_per_epoch);
-          const auto [input, target] = data.next().value().batch.value();
           ddp.zero_grad();
-          const auto loss = torch::mse_loss(ddp.forward(input), target);
-          pass("backward", number);
-          loss.backward();
+          const double loss = compute(ddp, data, step, world.world_size());
           pass("gather", number);
-          const double mean = mean_loss(world, loss);
+          const double mean = mean_loss(world, loss, step.slots().count);
           hold(world, number);
           pass("commit", number);
           step.commit([&] {

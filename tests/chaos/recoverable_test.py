@@ -2,6 +2,7 @@
 behind with a run that nothing happened to.
 
 recoverable_test.py LOCKSTEP RECOVERABLE_JOB points [--all]
+recoverable_test.py LOCKSTEP RECOVERABLE_JOB left_out
 recoverable_test.py LOCKSTEP RECOVERABLE_JOB random --kills N [--seed S] [--ranks N...]
 """
 
@@ -22,9 +23,10 @@ POINTS = ["step", "backward", "gather", "commit", "apply", "update", "committed"
 class Run:
     """A job in a folder of its own."""
 
-    def __init__(self, arguments, folder, ranks, steps, kills=(), **settings):
+    def __init__(self, arguments, folder, ranks, steps, kills=(), options=(), **settings):
         self.arguments, self.folder, self.ranks = arguments, folder, ranks
         self.kills, self.steps = [":".join(map(str, kill)) for kill in kills], steps
+        self.options = options or ["--max-replacements", "1000"]  # the launcher's
         self.settings = {name.upper(): str(value) for name, value in settings.items()}
 
     def finish(self):
@@ -33,7 +35,7 @@ class Run:
                            KILLS=",".join(self.kills), OMP_NUM_THREADS="1", **self.settings)
         environment.pop("LOCKSTEP_RUN_DIR", None)
         command = [self.arguments.lockstep, "run", "--nproc-per-node", str(self.ranks),
-                   "--max-replacements", "1000", self.arguments.job]
+                   *self.options, self.arguments.job]
         with open(self.folder / "output", "w") as output:
             process = subprocess.Popen(command, env=environment, cwd=self.folder, stdout=output,
                                        stderr=subprocess.STDOUT, start_new_session=True)
@@ -50,8 +52,10 @@ class Run:
         return self
 
     def fail(self, what):
-        output = (self.folder / "output").read_text(errors="replace")
-        raise SystemExit(f"{self.folder.name}: {what}\n{output}")
+        raise SystemExit(f"{self.folder.name}: {what}\n{self.text()}")
+
+    def text(self):
+        return (self.folder / "output").read_text(errors="replace")
 
     def committed(self, rank, step):
         return (self.folder / f"committed_{rank}_{step}").exists()
@@ -96,6 +100,21 @@ def points(arguments, folder):
     print(f"3 ranks, one of them behind, {len(kills)} deaths: equal", flush=True)
 
 
+def left_out(arguments, folder):
+    """Ranks that are not replaced, the first one among them. The others' numbers are of their own
+    kind, but all of them end with the same."""
+    run = Run(arguments, folder / "left_out", 4, 20, [(3, "gather", 7), (0, "gather", 12)],
+              options=["--max-replacements", "0", "--min-world", "2"]).finish()
+    for fewer in (3, 2):
+        if f"{fewer} of 4 processes go on: averages are over those" not in run.text():
+            run.fail(f"nobody says that {fewer} are left")
+    if run.final(1) != run.final(2):
+        run.fail("ranks 1 and 2 end with different bits")
+    if not run.snapshot():
+        run.fail("what was to be saved after the last loss is not there")
+    print("4 ranks, 2 left out: went on with the others", flush=True)
+
+
 def random_kills(arguments, folder, ranks, seed):
     """Any rank, anywhere in any step."""
     rng = random.Random(seed)
@@ -114,7 +133,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep")
     parser.add_argument("job")
-    parser.add_argument("what", choices=["points", "random"])
+    parser.add_argument("what", choices=["points", "left_out", "random"])
     parser.add_argument("--all", action="store_true", help="every point of a step")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--kills", type=int, default=5)
@@ -124,6 +143,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lockstep_recoverable_") as folder:
         if arguments.what == "points":
             return points(arguments, pathlib.Path(folder))
+        if arguments.what == "left_out":
+            return left_out(arguments, pathlib.Path(folder))
         print(f"seed {arguments.seed}", flush=True)
         for ranks in arguments.ranks:
             random_kills(arguments, pathlib.Path(folder), ranks, arguments.seed)

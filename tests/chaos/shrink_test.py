@@ -1,12 +1,15 @@
 """Runs that go on with fewer processes than they began with, and with all of them again, compared
 byte for byte with runs that nothing happened to.
 
-shrink_test.py LOCKSTEP RESUME_JOB [--some CASE...] [--model net|gpt...]
+shrink_test.py LOCKSTEP RESUME_JOB [--some CASE...] [--ranks N...] [--model net|gpt...]
+shrink_test.py LOCKSTEP RESUME_JOB --kills N [--seed S] [--ranks N...] [--model net|gpt...]
 """
 
 import argparse
+import json
 import os
 import pathlib
+import random
 import re
 import signal
 import sys
@@ -153,6 +156,71 @@ def check_resumed(arguments, name, run, folder):
     compare(name + ", then resumed by all", resumed, whole)
 
 
+def with_state(run):
+    """The slots whose processes have said in the newest membership that they have the state."""
+    newest, slots = -1, set()
+    for line in (run.folder / "run" / "events.jsonl").read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break  # it is being written
+        event = json.loads(line)
+        if event["kind"] != "recovers" or event["epoch"] < newest:
+            continue
+        if event["epoch"] > newest:
+            newest, slots = event["epoch"], set()
+        slots.add(event["slot"])
+    return slots
+
+
+def kill_one(name, run, rng, bad):
+    """Kills any rank that is there, unless it is the last one that has the state. Every other time
+    its place is bad: whoever takes it dies."""
+    victim = rng.choice(sorted(with_state(run)))
+    if not with_state(run) - {victim}:
+        return
+    if rng.random() < 0.5:
+        (bad / str(victim)).touch()
+    said = len(run.text())
+    try:
+        os.kill(run.process_id(victim), signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    resolved = re.compile(rf"rank {victim}\b[^\n]* was ended by .*ranks go on after step", re.S)
+    wait_for(name, run, f"rank {victim} is replaced or left out",
+             lambda: resolved.search(run.text()[said:]))
+
+
+def random_shrinks(arguments, place, ranks, model):
+    """Kills at any moment, of ranks that come back at once or later."""
+    print(f"seed {arguments.seed}", flush=True)
+    rng = random.Random(arguments.seed)
+    between = 12
+    steps = between * (arguments.kills + 1)
+    undisturbed = Run(arguments, place / "undisturbed", ranks, steps, MODEL=model).finish()
+    bad = place / "bad"
+    bad.mkdir()
+    options = ["--min-world", "1", "--rejoin-after", "1"]
+    run = Run(arguments, place / "killed", ranks, steps, MODEL=model, SLOW_MS=10, BAD_SLOTS=bad,
+              options=options).start()
+    name = f"{model}, {ranks} ranks, seed {arguments.seed}, {arguments.kills} random kills"
+    try:
+        for done in range(arguments.kills):
+            wait_for(name, run, "the next kill", lambda: run.lines() >= (done + 1) * between)
+            time.sleep(rng.random() * 0.05)
+            kill_one(name, run, rng, bad)
+            for file in bad.iterdir():
+                if rng.random() < 0.5:
+                    file.unlink()
+        code = run.end()
+    except BaseException:
+        if run.process.poll() is None:
+            os.killpg(run.process.pid, signal.SIGKILL)
+        raise
+    if code != 0:
+        fail(name, run, f"exit code {code}")
+    compare(name, run, undisturbed)
+    print(f"{name}: equal, {len(left_out(run))} left out, went on with {sizes(run)}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep")
@@ -161,6 +229,8 @@ def main():
     parser.add_argument("--model", nargs="+", default=["net"])
     parser.add_argument("--some", nargs="*", help="only these cases")
     parser.add_argument("--resume", action="store_true", help="go on from what the first one saved")
+    parser.add_argument("--kills", type=int, help="at random, instead of the cases")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--spares", type=int, default=0)
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
@@ -168,7 +238,10 @@ def main():
         for model in arguments.model:
             for ranks in arguments.ranks:
                 place = pathlib.Path(folder) / f"{model}_{ranks}"
-                run_cases(arguments, place, ranks, model)
+                if arguments.kills:
+                    random_shrinks(arguments, place, ranks, model)
+                else:
+                    run_cases(arguments, place, ranks, model)
 
 
 def run_cases(arguments, place, ranks, model):

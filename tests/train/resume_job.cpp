@@ -142,10 +142,14 @@ void leave_process_id() {
   std::rename((path + ".new").c_str(), path.c_str());
 }
 
-/// A process that replaces another and dies so many milliseconds after its start.
+/// A process that replaces another and dies so many milliseconds after its start; or at once, as
+/// long as there is a file of its slot's number in the folder BAD_SLOTS.
 void die_while_joining() {
+  const std::string bad = setting("BAD_SLOTS", "") + "/" + slot();
+  const bool joins = setting("LOCKSTEP_JOINS", "") == "1";
+  if (joins && ::access(bad.c_str(), F_OK) == 0) ::kill(::getpid(), SIGKILL);
   const std::int64_t after = number("KILL_JOINING_MS", -1);
-  if (after < 0 || setting("LOCKSTEP_JOINS", "") != "1") return;
+  if (after < 0 || !joins) return;
   const std::string mark = setting("KILL_JOINING_ONCE", "");
   if (::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
   std::thread([after] {
