@@ -66,14 +66,18 @@ void check_below(std::string_view name, int value, std::string_view bound_name, 
   }
 }
 
-void check(const RankEnvironment& found, const Names& names) {
+void check_sizes(const RankEnvironment& found, const Names& names) {
   check_below(names.rank, found.rank, names.world_size, found.world_size);
-  check_below(names.local_rank, found.local_rank, names.local_world_size, found.local_world_size);
   if (found.local_world_size > found.world_size) {
     throw InvalidArgument(concat(names.local_world_size, " is ", found.local_world_size,
                                  "; it cannot exceed ", names.world_size, ", which is ",
                                  found.world_size));
   }
+}
+
+void check(const RankEnvironment& found, const Names& names) {
+  check_below(names.local_rank, found.local_rank, names.local_world_size, found.local_world_size);
+  check_sizes(found, names);
 }
 
 bool any_rank_of(const Environment& environment, const Names& names) {
@@ -113,7 +117,12 @@ RankEnvironment from_torchrun(const Environment& environment) {
   found.restart_count =
       read_optional(environment, "TORCHELASTIC_RESTART_COUNT", kIndex).value_or(0);
   read_master(environment, found);
-  check(found, kTorchrun);
+  // Among processes that live on, while others are left out, local ranks have gaps.
+  if (environment.get("LOCKSTEP_JOINS") == "1") {
+    check_sizes(found, kTorchrun);
+  } else {
+    check(found, kTorchrun);
+  }
   return found;
 }
 

@@ -65,9 +65,10 @@ def dies_while_shrunken(name, run):
     """One more death, of a rank that can be replaced."""
     wait_for(name, run, "a rank is left out", lambda: left_out(run))
     go_on_for(name, run, 2)
-    before, times = run.process_id(1), len(sizes(run))
+    slot = 1 if run.settings["KILL_RANK"] != 0 else run.ranks - 1
+    before, times = run.process_id(slot), len(sizes(run))
     os.kill(before, signal.SIGKILL)
-    wait_for(name, run, "rank 1 is replaced", lambda: run.process_id(1) != before)
+    wait_for(name, run, f"rank {slot} is replaced", lambda: run.process_id(slot) != before)
     wait_for(name, run, "they go on", lambda: len(sizes(run)) > times)
     (run.folder / "hurry").touch()
 

@@ -188,6 +188,13 @@ TEST(DetectEnvironment, a_rank_outside_the_world_is_refused_with_both_values) {
             "LOCAL_RANK is 2; it must be less than LOCAL_WORLD_SIZE, which is 2");
 }
 
+TEST(DetectEnvironment, a_process_that_joins_where_others_are_left_out_keeps_its_local_rank) {
+  const RankEnvironment joins = detect(
+      with(kTorchrun, {{"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCKSTEP_JOINS", "1"}}));
+  EXPECT_EQ(joins.local_rank, 3);
+  EXPECT_EQ(joins.local_world_size, 2);
+}
+
 TEST(DetectEnvironment, more_local_ranks_than_ranks_are_refused) {
   EXPECT_EQ(refusal(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "5"}})),
             "LOCAL_WORLD_SIZE is 5; it cannot exceed WORLD_SIZE, which is 4");
