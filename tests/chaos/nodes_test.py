@@ -45,7 +45,7 @@ class NodesRun(Run):
             node, self.arguments.lockstep, "run", "--nnodes", "2", "--nproc-per-node", "1",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.network.address(FIRST)}:29400",
             "--rdzv-id", "job", "--secret-file", str(self.secret), "--max-restarts", "3",
-            "--run-dir", str(self.folder / f"run_{node}"), self.arguments.job)
+            "--run-dir", str(self.folder / f"run_{node}"), *self.options, self.arguments.job)
         with open(self.folder / "output", "a") as output:
             self.launchers[node] = subprocess.Popen(
                 command, env=self.environment(), cwd=self.folder, stdout=output,
@@ -135,12 +135,30 @@ def the_launcher_with_the_coordinator(run):
     return "restarted from a snapshot with a new coordinator"
 
 
+def the_rank_of_a_node_for_good(rank):
+    def lose(run):
+        run.wait_for_lines(15)
+        os.kill(run.process_id(rank), signal.SIGKILL)
+        run.wait_for_text("1 of 2 ranks go on after")
+        run.end()
+        return "went on without it"
+    return lose
+
+
 CASES = {
     "a rank of the other node": a_rank_of_the_other_node,
     "a cable for a moment": a_cable_for_a_moment,
     "a cable for long": a_cable_for_long,
     "the launcher of the other node": the_launcher_of_the_other_node,
     "the launcher with the coordinator": the_launcher_with_the_coordinator,
+    "a rank of the first node for good": the_rank_of_a_node_for_good(0),
+    "a rank of the other node for good": the_rank_of_a_node_for_good(1),
+}
+# Of the run. With PER_NODE each node has one that saves; where they share a disk, one of both.
+SHRINKS = {"options": ["--max-replacements", "0", "--min-world", "1"]}
+SETTINGS = {
+    "a rank of the first node for good": dict(SHRINKS, PER_NODE=1),
+    "a rank of the other node for good": SHRINKS,
 }
 
 
@@ -158,7 +176,8 @@ def main():
         undisturbed = Run(arguments, pathlib.Path(folder) / "undisturbed", 2, STEPS).finish()
         for name in arguments.some:
             network = Network(2)
-            run = NodesRun(arguments, pathlib.Path(folder) / name.replace(" ", "_"), network)
+            run = NodesRun(arguments, pathlib.Path(folder) / name.replace(" ", "_"), network,
+                           **SETTINGS.get(name, {}))
             try:
                 result = CASES[name](run.start())
                 compare(name, run, undisturbed)

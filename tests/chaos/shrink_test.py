@@ -88,7 +88,8 @@ def cases_for(ranks):
     last, least, edge = ranks - 1, ranks - 1, STEPS_PER_EPOCH[ranks]
     cases = {
         "left out": (for_good(least, KILL_AT_STEP=6, KILL_RANK=last), None),
-        "rank 0 left out": (for_good(least, KILL_AT_STEP=7, KILL_RANK=0, LOG_ALL_RANKS=1), None),
+        "rank 0 left out": (
+            for_good(least, KILL_AT_STEP=7, KILL_RANK=0, LOG_ALL_RANKS=1, PROGRESS=1), None),
         "left out in a step": (for_good(least, KILL_IN_STEP=9, KILL_RANK=last), None),
         "rank 0 left out in the first step": (for_good(least, KILL_IN_STEP=0, KILL_RANK=0), None),
         "left out at an epoch's edge": (for_good(least, KILL_AT_STEP=edge, KILL_RANK=last), None),
@@ -101,7 +102,8 @@ def cases_for(ranks):
         "rank 0 left out in the last save": (for_good(least, KILL_IN_SAVE=STEPS, KILL_RANK=0), None),
         "left out after the last step": (for_good(least, KILL_AT_STEP=STEPS, KILL_RANK=last), None),
         "left out and back": (dies_twice(9, last, least), grows_back),
-        "rank 0 left out and back": (dies_twice(9, 0, least, LOG_ALL_RANKS=1), grows_back),
+        "rank 0 left out and back": (
+            dies_twice(9, 0, least, LOG_ALL_RANKS=1, PROGRESS=1), grows_back),
         "left out in an epoch's first step and back": (dies_twice(edge, last, least), grows_back),
     }
     if ranks > 2:
@@ -146,6 +148,13 @@ def check_all_logs(name, run, undisturbed, ranks):
             continue
         if run.log(rank) != undisturbed.log(0):
             fail(name, run, f"rank {rank} has {len(run.log(rank))} lines, not those of the run")
+
+
+def check_progress(name, run):
+    """Whoever is rank 0 shows how far the run is, and nobody else."""
+    said = run.text().count(f"step {STEPS}/{STEPS}")
+    if said != 1:
+        fail(name, run, f"{said} processes say that the run is at its end")
 
 
 def check_resumed(arguments, name, run, folder):
@@ -257,6 +266,8 @@ def run_cases(arguments, place, ranks, model):
         compare(name, run, undisturbed)
         if "LOG_ALL_RANKS" in settings:
             check_all_logs(name, run, undisturbed, ranks)
+        if "PROGRESS" in settings:
+            check_progress(name, run)
         if resume:
             check_resumed(arguments, name, run, place)
             resume = False

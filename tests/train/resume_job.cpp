@@ -183,10 +183,11 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
                         .every = {.steps = number("SAVE_EVERY", 4)},
                         .keep_last = 0,
                         .keep_best = true,
-                        .background = number("BACKGROUND", 1) != 0},
+                        .background = number("BACKGROUND", 1) != 0,
+                        .per_node = number("PER_NODE", 0) != 0},
           .log_every = 1,
           .log_all_ranks = number("LOG_ALL_RANKS", 0) != 0,
-          .progress = false,
+          .progress = number("PROGRESS", 0) != 0,
           .callbacks = {killer}};
 }
 
