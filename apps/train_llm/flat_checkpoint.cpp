@@ -7,6 +7,7 @@
 namespace train_llm {
 
 void FlatCheckpoint::on_save(std::int64_t step) {
+  if (world_.rank() != 0) return;
   try {
     const std::string folder = lockstep::concat(directory_.snapshots(), "/step_", step);
     write_flat(directory_.path(), lockstep::read_snapshot(folder), format_);

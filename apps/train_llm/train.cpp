@@ -272,9 +272,9 @@ void Run::add_callbacks(lockstep::TrainerOptions& training, const Data& data, st
     training.callbacks.push_back(std::make_shared<AtStart>(
         [this] { directory_.write(options_, model_->config(), corpus_->tokenizer); }));
   }
-  if (options_.flat_checkpoint && is_main()) {
+  if (options_.flat_checkpoint) {
     training.callbacks.push_back(
-        std::make_shared<FlatCheckpoint>(directory_, flat_format(training.schedule)));
+        std::make_shared<FlatCheckpoint>(world_, directory_, flat_format(training.schedule)));
   }
 }
 

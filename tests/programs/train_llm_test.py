@@ -48,9 +48,11 @@ class Case(unittest.TestCase):
                              "XDG_CACHE_HOME": folder.name + "/cache", "CUDA_VISIBLE_DEVICES": ""}
         write_records(self.folder / "data.jsonl")
 
-    def start(self, *arguments, ranks=None):
+    def start(self, *arguments, ranks=None, launch=()):
         """In a process group of its own, so that all its ranks can be killed."""
         launcher = [LOCKSTEP, "run", "--quiet", "--nproc-per-node", str(ranks)] if ranks else []
+        if ranks:
+            launcher += launch
         return subprocess.Popen([*launcher, TRAIN_LLM, *map(str, arguments)], cwd=self.folder, text=True,
                                 env=self.environment, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -76,6 +78,19 @@ class Case(unittest.TestCase):
         self.assertEqual(err.count("\n"), 1, err)
         self.assertNotRegex(out, r"(?m)^step \d")
         return err
+
+    def process_of(self, rank):
+        """Of a rank of the job that runs in this folder."""
+        mine = {f"TMPDIR={self.folder}", f"RANK={rank}"}
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                started = (process / "cmdline").read_bytes().split(b"\0")[0].decode()
+                variables = set((process / "environ").read_bytes().decode().split("\0"))
+            except (OSError, UnicodeDecodeError):
+                continue
+            if started == TRAIN_LLM and mine <= variables:
+                return int(process.name)
+        return None
 
     def run_folder(self, name):
         return self.folder / "outputs" / name
@@ -120,6 +135,33 @@ class Ranks(Case):
                                        msg=lambda text: f"{name}: {text}")
         for mine, theirs in zip(self.metrics("two"), self.metrics("accumulated")):
             self.assertAlmostEqual(mine["loss"] / theirs["loss"], 1, delta=1e-5)
+
+    def test_a_run_whose_first_rank_is_left_out_goes_on_to_the_same_bits(self):
+        options = ("--max-steps", "80", "--ckpt-freq", "20", "--flat-checkpoint")
+        self.train("whole", *options, ranks=2)
+        process = self.start("-e", "half", "-d", "data.jsonl", *SMALL, *options, ranks=2,
+                             launch=("--min-world", "1", "--max-replacements", "0",
+                                     "--run-dir", str(self.folder / "job")))
+        try:
+            snapshot = self.run_folder("half") / "snapshots" / "step_20"
+            limit = time.monotonic() + LIMIT
+            while not snapshot.exists() and process.poll() is None and time.monotonic() < limit:
+                time.sleep(0.002)
+            os.kill(self.process_of(0), signal.SIGKILL)
+            out, err = process.communicate(timeout=LIMIT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        self.assertEqual(process.returncode, 0, out + err)
+        events = (self.folder / "job" / "events.jsonl").read_text().splitlines()
+        left_out = [event for event in map(json.loads, events) if event["kind"] == "left_out"]
+        self.assertEqual([event["slot"] for event in left_out], [0])
+        self.assertEqual(self.files("half", 80), self.files("whole", 80))
+        self.assertEqual([line["loss"] for line in self.metrics("half")],
+                         [line["loss"] for line in self.metrics("whole")])
+        for file in ("model.pt", "state.json"):
+            self.assertEqual((self.run_folder("half") / file).read_bytes(),
+                             (self.run_folder("whole") / file).read_bytes())
 
     def test_a_killed_run_goes_on_to_the_same_bits(self):
         options = ("--max-steps", "60", "--ckpt-freq", "20", "--eval-fraction", "0.1", "--grad-clip", "1",
