@@ -58,7 +58,8 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->guard = std::make_shared<GroupGuard>(GroupGuard::Options{.rank = spec.rank,
                                                                  .group_name = spec.name,
                                                                  .global_ranks = spec.global_ranks,
-                                                                 .peers = spec.peers});
+                                                                 .peers = spec.peers,
+                                                                 .meter = spec.meter});
   impl->shm = std::make_shared<ShmChannel>();
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(spec.backend_store, spec.rank, size);
 
@@ -100,6 +101,8 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->group->setGroupDesc(spec.name == "0" ? "default_pg" : "undefined");
 
   impl->nccl = nccl;
+  // Its operations are waited for on the device, where nobody can tell waiting from work.
+  if (nccl && size > 1) impl->guard->wait_began("nccl");
   impl->guard->set_close([sockets = impl->sockets, shm = impl->shm, nccl] {
     shm->poison();
     if (sockets) sockets->shut_down();

@@ -23,6 +23,7 @@ struct GroupSpec {
   c10::intrusive_ptr<c10d::Store> backend_store;  // Python's keys
   c10::intrusive_ptr<c10d::Store> own_store;      // this library's keys
   std::shared_ptr<const Peers> peers;
+  std::shared_ptr<ProgressMeter> meter = nullptr;
 };
 
 /// Connects the backends of a group and puts them behind a guard.

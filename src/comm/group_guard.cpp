@@ -110,6 +110,7 @@ void GroupGuard::rethrow(const std::exception_ptr& failure, const char* operatio
     // A time-out while a member is dead is that member's fault.
     if (!verdict.dead.empty()) verdict.state = State::peer_lost;
     verdict_ = verdict;
+    stop_metering();
     changed_.notify_all();
   }
   const Verdict verdict = verdict_;
@@ -122,6 +123,7 @@ bool GroupGuard::retire() {
   close_ = nullptr;
   if (verdict_.state != State::working) return false;
   verdict_.state = State::retired;
+  stop_metering();
   changed_.notify_all();
   return true;
 }
@@ -131,16 +133,46 @@ bool GroupGuard::working() {
   return verdict_.state == State::working;
 }
 
-void GroupGuard::operation_began() {
+void GroupGuard::operation_began(const char* operation) {
   std::lock_guard lock(mutex_);
   ++in_flight_;
+  meter_began(operation);
 }
 
 void GroupGuard::operation_ended(bool* ended) {
   std::lock_guard lock(mutex_);
   --in_flight_;
+  meter_ended();
   if (ended != nullptr) *ended = true;
   changed_.notify_all();
+}
+
+void GroupGuard::wait_began(const char* operation) {
+  std::lock_guard lock(mutex_);
+  meter_began(operation);
+}
+
+void GroupGuard::wait_ended() {
+  std::lock_guard lock(mutex_);
+  meter_ended();
+}
+
+void GroupGuard::meter_began(const char* operation) {
+  if (!options_.meter) return;
+  ++metered_;
+  options_.meter->wait_began(operation);
+}
+
+void GroupGuard::meter_ended() {
+  if (!options_.meter) return;
+  --metered_;
+  options_.meter->wait_ended();
+}
+
+void GroupGuard::stop_metering() {
+  if (metered_ > 0) options_.meter->wait_ended(metered_);
+  metered_ = 0;
+  options_.meter = nullptr;
 }
 
 bool GroupGuard::await_end(const bool& ended) {
@@ -164,6 +196,7 @@ bool GroupGuard::is_stuck() {
 void GroupGuard::break_off() {
   const std::lock_guard lock(mutex_);
   if (verdict_.state == State::working) verdict_.state = State::aborted;
+  stop_metering();
   changed_.notify_all();
   if (close_) close_();
 }

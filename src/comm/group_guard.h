@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/peers.h"
+#include "control/progress_meter.h"
 
 namespace lockstep {
 
@@ -27,6 +28,7 @@ class GroupGuard {
     std::string group_name;
     std::vector<int> global_ranks;
     std::shared_ptr<const Peers> peers;
+    std::shared_ptr<ProgressMeter> meter = nullptr;  // for the launcher; null: nobody listens
   };
 
   explicit GroupGuard(Options options) : options_(std::move(options)) {}
@@ -43,10 +45,14 @@ class GroupGuard {
   /// Throws the library's error for what a backend threw in `operation`.
   [[noreturn]] void rethrow(const std::exception_ptr& failure, const char* operation);
 
-  /// Counts operations whose tensors the backend may still touch. `ended` is set under the guard's
-  /// lock, for await_end().
-  void operation_began();
+  /// Counts operations whose tensors the backend may still touch; as long as one is under way, this
+  /// process may be waiting for others. `ended` is set under the guard's lock, for await_end().
+  void operation_began(const char* operation);
   void operation_ended(bool* ended = nullptr);
+
+  /// The same for a thread that waits for an operation which is not counted above.
+  void wait_began(const char* operation);
+  void wait_ended();
 
   /// Waits until the operation has ended. False when the group is broken and its threads do not let
   /// go of the operation: Gloo forgets sends whose connection ends at the same moment.
@@ -55,10 +61,26 @@ class GroupGuard {
   /// Counts one operation of the calling thread.
   class InFlight {
    public:
-    explicit InFlight(GroupGuard& guard) : guard_(guard) { guard_.operation_began(); }
+    InFlight(GroupGuard& guard, const char* operation) : guard_(guard) {
+      guard_.operation_began(operation);
+    }
     ~InFlight() { guard_.operation_ended(); }
     InFlight(const InFlight&) = delete;
     InFlight& operator=(const InFlight&) = delete;
+
+   private:
+    GroupGuard& guard_;
+  };
+
+  /// A thread that waits for others.
+  class Waiting {
+   public:
+    Waiting(GroupGuard& guard, const char* operation) : guard_(guard) {
+      guard_.wait_began(operation);
+    }
+    ~Waiting() { guard_.wait_ended(); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
 
    private:
     GroupGuard& guard_;
@@ -96,6 +118,10 @@ class GroupGuard {
   /// Waits for a broken group's threads, once for all.
   template <typename Condition>
   bool let_go(std::unique_lock<std::mutex>& lock, Condition condition);
+  void meter_began(const char* operation);
+  void meter_ended();
+  /// Nobody is waited for in a group that has ended, whatever its backend holds on to.
+  void stop_metering();
 
   Options options_;
   std::function<void()> close_;
@@ -104,6 +130,7 @@ class GroupGuard {
   Verdict verdict_{.state = State::working, .dead = {}, .reason = ""};  // the first failure
   std::condition_variable changed_;  // the verdict, or what is in flight
   int in_flight_ = 0;
+  int metered_ = 0;  // waits that the meter was told of
   bool given_up_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "comm/guarded_backend.h"
 
+#include <optional>
 #include <utility>
 
 namespace lockstep {
@@ -39,6 +40,8 @@ class GuardedWork : public c10d::Work {
       guard_->check_usable(operation_);
     }
     bool ended = false;
+    std::optional<GroupGuard::Waiting> waiting;
+    if (!ended_) waiting.emplace(*guard_, operation_);
     guarded([&] { ended = inner_->wait(timeout); });
     // An aborted point-to-point operation says so by returning false.
     if (!ended) guard_->check_usable(operation_);
@@ -92,7 +95,7 @@ WorkPtr GuardedBackend::run(const char* operation, Call call) {
   guard_->check_usable(operation);
   // NCCL's futures complete when the operation is queued, and its abort waits by itself.
   const bool counted = gloo_ && has_future(operation);
-  if (counted) guard_->operation_began();
+  if (counted) guard_->operation_began(operation);
   WorkPtr work;
   try {
     work = call();

@@ -80,7 +80,7 @@ FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   // Complex numbers add like pairs of reals.
   const at::Tensor real = tensor.is_complex() ? at::view_as_real(tensor) : tensor;
   const at::Tensor staged = real.is_cpu() ? real : real.cpu();
-  group_->guard->operation_began();
+  group_->guard->operation_began("all_reduce");
   Scratch& scratch = urgency == Urgency::wait_now ? own_scratch_ : thread_scratch_;
   const Call call{
       .tag = tag, .ticket = group_->shm->take_ticket(), .divisor = divisor_, .urgency = urgency};

@@ -42,7 +42,7 @@ at::Tensor OrderedReduction::sparse_mean(const at::Tensor& tensor) {
         "ordered reduction of sparse gradients needs gloo; use Reduction::native");
   }
   const int tag = next_tag();
-  const GroupGuard::InFlight in_flight(*group.guard);
+  const GroupGuard::InFlight in_flight(*group.guard, "all_reduce");
   try {
     const at::Tensor own = tensor.cpu().coalesce();
     const at::Tensor own_indices = own.indices().contiguous(),

@@ -32,6 +32,7 @@ void first_then_others(World& world, bool first, const std::string& key, int fir
   }
   std::string word;
   while (word.empty()) {
+    const GroupGuard::Waiting waiting(*group.guard, "rank0_first");
     try {
       store.wait({key}, std::chrono::seconds(5));
       word = store.get_to_str(key);

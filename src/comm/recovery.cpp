@@ -83,6 +83,7 @@ void World::Impl::hear_revocations() {
 }
 
 void World::Impl::form_again() {
+  const MeteredWait waiting(agent->meter().get(), "reform");
   const auto deadline = Clock::now() + options.rendezvous_timeout;
   while (true) {
     groups->leave();
@@ -121,6 +122,11 @@ void end_recovery(World& world, std::int64_t steps) {
   if (!std::exchange(impl.can_follow, false) || !impl.hears_revocations) return;
   impl.agent->on_revoke(nullptr);
   impl.agent->report_recovers_no_more(impl.groups->epoch(), steps);
+}
+
+ProgressMeter* meter_of(World& world) {
+  const AgentClient* agent = world.impl().agent.get();
+  return agent != nullptr ? agent->meter().get() : nullptr;
 }
 
 void reject(World& world, const std::vector<int>& ranks, const std::string& reason) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "control/progress_meter.h"
 #include "lockstep/world.h"
 
 namespace lockstep {
@@ -25,6 +26,9 @@ void commit_to_recovery(World& world, std::int64_t steps);
 /// From now on this process cannot be carried over any more, and deaths of others reach the program
 /// as they do without recovery.
 void end_recovery(World& world, std::int64_t steps);
+
+/// Where the launcher is told how the program gets on; null where nobody listens.
+ProgressMeter* meter_of(World& world);
 
 /// Asks the launcher to replace these ranks, whose state is not that of the others; its word that
 /// this membership ends comes next. One rank says it.

@@ -107,6 +107,7 @@ void ProcessGroup::monitored_barrier(const MonitoredBarrierOptions& options) {
     return ranks;
   };
 
+  const GroupGuard::Waiting waiting(*group.guard, "monitored_barrier");
   std::vector<int> absent;
   try {
     group.store->set(key_of(group.rank), std::string("1"));

@@ -322,6 +322,7 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
 
   auto spec = impl_->spec(name, std::move(ranks), impl_->group_store);
   if (options.timeout.count() > 0) spec.timeout = options.timeout;
+  const MeteredWait waiting(spec.meter.get(), "new_group");
   try {
     auto group = make_group(spec);
     impl_->groups->add(group);

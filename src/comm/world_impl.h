@@ -71,7 +71,8 @@ class World::Impl {
             .store_port = meeting.store_port,
             .backend_store = prefixed(name + "/", parent),
             .own_store = prefixed(name, own_store),
-            .peers = peers};
+            .peers = peers,
+            .meter = agent ? agent->meter() : nullptr};
   }
 
   void meet_in_epoch(const Environment& environment);

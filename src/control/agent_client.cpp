@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +24,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kWelcomeTimeout{30000};  // the agent may be busy starting hundreds of us
 constexpr milliseconds kFarewellTimeout{500};
-constexpr std::size_t kMaxPhaseBytes = 256;
 constexpr std::size_t kMaxOutbox = 1000;
 
 template <typename Integer>
@@ -38,6 +38,16 @@ Integer required_number(const Environment& environment, const char* name) {
     throw InvalidArgument(concat(name, " is '", *text, "'; it must be a number, 0 or more"));
   }
   return *value;
+}
+
+// Where the system allows it to parents only (kernel.yama.ptrace_scope 1), the agent's tools, which
+// are no parents of ours, could not find out where this process hangs. Elsewhere it has no effect.
+void let_agent_look_into_us(int socket) {
+  ucred agent{};
+  socklen_t length = sizeof(agent);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &agent, &length) == 0 && agent.pid > 0) {
+    ::prctl(PR_SET_PTRACER, static_cast<unsigned long>(agent.pid), 0, 0, 0);
+  }
 }
 
 }  // namespace
@@ -85,14 +95,6 @@ AgentClient::~AgentClient() {
   thread_.join();
 }
 
-void AgentClient::report(std::int64_t step, std::string_view phase) {
-  const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
-  latest_.step = step;
-  latest_.phase.assign(phase.substr(0, kMaxPhaseBytes));
-  reported_at_ = now;
-}
-
 void AgentClient::report_lost_peers(std::vector<int> ranks, std::string operation) {
   post(WorkerLostPeers{.ranks = std::move(ranks), .operation = std::move(operation)});
 }
@@ -122,7 +124,7 @@ void AgentClient::leave() {
   {
     const std::lock_guard lock(mutex_);
     if (outbox_.size() >= kMaxOutbox) return;
-    outbox_.push_back(latest_);  // where it ended
+    outbox_.emplace_back(meter_->look());  // where it ended
     outbox_.emplace_back(WorkerLeaving{});
   }
   ::eventfd_write(wake_.get(), 1);
@@ -225,6 +227,7 @@ void AgentClient::end(const std::string& problem) {
 void AgentClient::run() {
   try {
     socket_ = connect_to_path(options_.socket_path);
+    let_agent_look_into_us(socket_.get());
     send(options_.hello);
     next_beat_ = Clock::now() + kWelcomeTimeout;
     converse();
@@ -373,20 +376,11 @@ void AgentClient::take_outbox() {
   }
 }
 
-WorkerHeartbeat AgentClient::heartbeat() const {
-  const std::lock_guard lock(mutex_);
-  WorkerHeartbeat beat = latest_;
-  if (reported_at_) {
-    beat.age = std::chrono::duration_cast<milliseconds>(Clock::now() - *reported_at_);
-  }
-  return beat;
-}
-
 void AgentClient::beat_if_due() {
   if (!welcomed() || Clock::now() < next_beat_) return;
   next_beat_ = Clock::now() + interval_;
   // An agent that does not read gets the newest when it does, not all that it missed.
-  if (output_.empty()) send(heartbeat());
+  if (output_.empty()) send(meter_->look());
 }
 
 void AgentClient::flush() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "control/frame.h"
+#include "control/progress_meter.h"
 #include "control/worker_messages.h"
 #include "core/unique_fd.h"
 #include "lockstep/environment.h"
@@ -46,9 +47,10 @@ class AgentClient {
   AgentClient(const AgentClient&) = delete;
   AgentClient& operator=(const AgentClient&) = delete;
 
-  /// Where the program is. Costs a lock and a copy of the phase, so that each step can say it; the
-  /// agent hears the latest, once in a heartbeat interval.
-  void report(std::int64_t step, std::string_view phase);
+  /// Where the program is, and for what it waits. The agent hears the latest, once in a heartbeat
+  /// interval.
+  const std::shared_ptr<ProgressMeter>& meter() const { return meter_; }
+  void report(std::int64_t step, std::string_view phase) { meter_->report(step, phase); }
 
   /// A collective broke; ranks where they are known.
   void report_lost_peers(std::vector<int> ranks, std::string operation);
@@ -127,12 +129,12 @@ class AgentClient {
   void send(const MessageFromWorker& message);
   void take_outbox();
   void beat_if_due();
-  WorkerHeartbeat heartbeat() const;
   void flush();
   void end(const std::string& problem);
 
   const Options options_;
   const std::int64_t pid_;
+  const std::shared_ptr<ProgressMeter> meter_ = std::make_shared<ProgressMeter>();
   UniqueFd wake_;  // an eventfd: there is something in the outbox, or the end has come
 
   // Of the thread alone.
@@ -145,8 +147,6 @@ class AgentClient {
 
   std::atomic<bool> stop_requested_ = false;
   mutable std::mutex mutex_;  // for everything below
-  WorkerHeartbeat latest_;
-  std::optional<Clock::time_point> reported_at_;
   std::vector<MessageFromWorker> outbox_;
   std::string stop_reason_;
   Clock::time_point stop_at_;

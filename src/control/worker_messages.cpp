@@ -50,6 +50,12 @@ class Fields {
   // Of a field that not every version has.
   bool flag_if_said(const char* name) const { return object_.contains(name) && flag(name); }
   std::uint64_t epoch_if_said() const { return object_.contains("epoch") ? epoch() : 0; }
+  std::int64_t count_if_said(const char* name, std::int64_t most = kMaxInt64) const {
+    return object_.contains(name) ? integer(name, 0, most) : 0;
+  }
+  std::string text_if_said(const char* name) const {
+    return object_.contains(name) ? text(name) : std::string();
+  }
   std::map<std::string, std::string, std::less<>> texts(const char* name) const {
     const Json& value = get(name);
     if (!value.is_object()) throw InvalidArgument(concat("the field '", name, "' is no object"));
@@ -110,7 +116,15 @@ Json fields_of(const WorkerHeartbeat& beat) {
   return {{"kind", "heartbeat"},
           {"step", beat.step},
           {"phase", beat.phase},
-          {"age_ms", beat.age.count()}};
+          {"age_ms", beat.age.count()},
+          {"waits_for", beat.waits_for},
+          {"alone_ms", beat.alone.count()},
+          {"longest_alone_ms", beat.longest_alone.count()},
+          {"visits", beat.visits},
+          {"steps", beat.work.steps},
+          {"data_us", beat.work.data.count()},
+          {"compute_us", beat.work.compute.count()},
+          {"waiting_us", beat.work.waiting.count()}};
 }
 
 Json fields_of(const WorkerLostPeers& lost) {
@@ -186,6 +200,21 @@ std::string encode_any(const Variant& message) {
   return fields.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+WorkerHeartbeat heartbeat_of(const Fields& fields) {
+  using std::chrono::microseconds;
+  return {.step = fields.integer("step", -kMaxInt64, kMaxInt64),
+          .phase = fields.text("phase"),
+          .age = fields.time("age_ms"),
+          .waits_for = fields.text_if_said("waits_for"),
+          .alone = milliseconds(fields.count_if_said("alone_ms", kMaxMilliseconds)),
+          .longest_alone = milliseconds(fields.count_if_said("longest_alone_ms", kMaxMilliseconds)),
+          .visits = fields.count_if_said("visits"),
+          .work = {.steps = fields.count_if_said("steps"),
+                   .data = microseconds(fields.count_if_said("data_us")),
+                   .compute = microseconds(fields.count_if_said("compute_us")),
+                   .waiting = microseconds(fields.count_if_said("waiting_us"))}};
+}
+
 NewWorld new_world_of(const Fields& fields) {
   return {.epoch = fields.epoch(),
           .rank = fields.number("rank"),
@@ -222,11 +251,7 @@ MessageFromWorker decode_from_worker(std::string_view text) {
                        .program = fields.text("program"),
                        .spare = fields.flag_if_said("spare")};
   }
-  if (kind == "heartbeat") {
-    return WorkerHeartbeat{.step = fields.integer("step", -kMaxInt64, kMaxInt64),
-                           .phase = fields.text("phase"),
-                           .age = fields.time("age_ms")};
-  }
+  if (kind == "heartbeat") return heartbeat_of(fields);
   if (kind == "lost_peers") {
     return WorkerLostPeers{.ranks = fields.numbers("ranks"), .operation = fields.text("operation")};
   }

@@ -41,13 +41,34 @@ struct WorkerHello {
   bool operator==(const WorkerHello&) const = default;
 };
 
+/// The phase of a step that computes, of programs whose steps are all alike. Other phases may take
+/// long now and then: an evaluation, data that has to be fetched, a program's own functions.
+inline constexpr std::string_view kComputePhase = "train";
+
+/// Steps, and how their time was spent.
+struct StepWork {
+  std::int64_t steps = 0;
+  std::chrono::microseconds data{0};     // waiting for this rank's own data
+  std::chrono::microseconds compute{0};  // forward, backward, update
+  std::chrono::microseconds waiting{0};  // for other ranks
+
+  bool operator==(const StepWork&) const = default;
+};
+
 /// Comes at every heartbeat interval, whatever the program does, and after each ping. None means
 /// that the process is stopped or its machine is overloaded; the same step for long, and an age
-/// that grows, that the program hangs.
+/// that grows, that the program hangs, or waits for one that does: `alone` tells which.
 struct WorkerHeartbeat {
   std::int64_t step = 0;
-  std::string phase;                 // in the program's words: "forward", "save"
+  std::string phase = {};            // in the program's words: "forward", "save"
   std::chrono::milliseconds age{0};  // since the program reported; 0 where it never has
+
+  // Not every program says these; all are 0 or empty then.
+  std::string waits_for = {};                  // a collective under way, a disk; empty: nothing
+  std::chrono::milliseconds alone{0};          // without a report or a wait, up to now
+  std::chrono::milliseconds longest_alone{0};  // ... in this phase, in the past
+  std::int64_t visits = 0;                     // how often this phase came to its end
+  StepWork work = {};                          // of all steps so far
 
   bool operator==(const WorkerHeartbeat&) const = default;
 };

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <thread>
+#include <utility>
 
+#include "launch/own_stacks.h"
 #include "launch/process_state.h"
 #include "launch/stack_text.h"
 #include "launch/stack_tools.h"
@@ -35,9 +37,21 @@ std::string indented(const std::vector<std::string>& lines) {
   return text;
 }
 
+// Where no tool is installed, or none has answered.
+void read_by_ourselves(const ProcessState& process, std::chrono::milliseconds time_limit,
+                       ToolStacks& stacks) {
+  OwnStacks own = read_stacks(process, time_limit);
+  stacks.native = std::move(own.stacks);
+  if (!own.problem.empty()) stacks.notes.push_back(own.problem);
+  if (own.not_permitted) stacks.notes.push_back(permission_hint(process));
+}
+
 std::string ask_and_describe(const StackTools& tools, const ProcessState& process,
-                             std::chrono::milliseconds time_limit) {
-  const ToolStacks stacks = ask_tools(tools, process, time_limit);
+                             const StackOptions& options) {
+  ToolStacks stacks = ask_tools(tools, process, options.time_limit);
+  if (stacks.native.empty() && options.by_ourselves) {
+    read_by_ourselves(process, options.time_limit, stacks);
+  }
   std::string text = process.is_stopped() ? "  the process is stopped by a signal\n" : "";
   if (!stacks.python.empty()) {
     text += concat("  Python:\n", stacks_in_words(stacks.python, process));
@@ -50,8 +64,7 @@ std::string ask_and_describe(const StackTools& tools, const ProcessState& proces
   return text + indented(stacks.notes);
 }
 
-Description describe(pid_t rank_pid, const StackTools& tools,
-                     std::chrono::milliseconds time_limit) {
+Description describe(pid_t rank_pid, const StackTools& tools, const StackOptions& options) {
   const pid_t pid = behind_shells(rank_pid);
   auto process = inspect_process(pid);
   if (process && waits_in_kernel(*process)) {
@@ -75,7 +88,7 @@ Description describe(pid_t rank_pid, const StackTools& tools,
   if (waits_in_kernel(*process)) {
     return {.text = states_in_words(*process), .complete = true};
   }
-  return {.text = ask_and_describe(tools, *process, time_limit), .complete = true};
+  return {.text = ask_and_describe(tools, *process, options), .complete = true};
 }
 
 std::vector<Description> describe_all(const std::vector<RankProcess>& ranks,
@@ -85,7 +98,7 @@ std::vector<Description> describe_all(const std::vector<RankProcess>& ranks,
   const auto work = [&] {
     for (std::size_t index = next++; index < ranks.size(); index = next++) {
       try {
-        descriptions[index] = describe(ranks[index].pid, tools, options.time_limit);
+        descriptions[index] = describe(ranks[index].pid, tools, options);
       } catch (const std::exception& error) {
         descriptions[index].text = concat("  ", error.what(), "\n");
       }
@@ -110,7 +123,7 @@ std::vector<std::string> missing_tools(const StackTools& tools,
   });
   std::vector<std::string> advice;
   if (!tools.any_native()) {
-    advice.push_back("To see functions, install gdb or elfutils (eu-stack).");
+    advice.push_back("To see lines of the sources, install gdb or elfutils (eu-stack).");
   }
   if (any_python && !tools.py_spy) {
     advice.push_back("To see lines of Python, install py-spy (pip install py-spy).");

@@ -86,7 +86,7 @@ std::string_view stack_description() {
          "within "
          "the limit (20 seconds) are named. It uses gdb or eu-stack, and py-spy for Python, where "
          "they "
-         "are installed.";
+         "are installed, and finds the functions by itself where not.";
 }
 
 std::span<const Entry> launcher_variables() {

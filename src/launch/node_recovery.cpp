@@ -1,30 +1,12 @@
 // What a node does with its workers when some of them are replaced.
-#include <sys/epoll.h>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <algorithm>
 
 #include "core/rank_list.h"
 #include "launch/node_shell.h"
 #include "launch/placement.h"
-#include "launch/stack_report.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
-namespace {
-
-using std::chrono::seconds;
-
-constexpr seconds kHangCheck{1};
-constexpr seconds kStackLimit{
-    5};  // a process that stands still can wait, the others cannot for long
-
-std::string hang_file(const std::string& run_directory) {
-  return run_directory + "/.hang.json";
-}
-
-}  // namespace
 
 void NodeShell::on_recovers(int slot, const WorkerRecovers& recovers) {
   perform(agent_->on_worker_recovers(
@@ -140,76 +122,6 @@ void NodeShell::carry_out(const NoteRecovered& note) {
        .epoch = note.recovered.epoch,
        .slot = std::nullopt,
        .fields = {{"step", note.recovered.step}, {"ms_since_loss", took.count()}}});
-}
-
-// ---- hangs ----
-
-void NodeShell::watch_for_hangs() {
-  const auto limit = plan_.options.hang_timeout;
-  if (limit.count() == 0 || !plan_.agent.terms.in_place()) return;
-  const auto now = EventLoop::Clock::now();
-  // If this comes late it was this process that stood still, and has not read what workers said.
-  if (now - hang_check_ > 2 * kHangCheck) hangs_since_ = now;
-  hang_check_ = now;
-  hang_timer_ = services_.loop.after(kHangCheck, [this] { watch_for_hangs(); });
-  if (hang_search_) return;  // one after the other
-  for (const auto& [id, worker] : workers_.running()) {
-    const WorkerState* state = hub_.state(worker.rank);
-    if (state == nullptr || !state->connected || hung_.contains(id)) continue;
-    if (!state->recovers && !worker.joins) continue;  // nobody could take its place
-    const auto silence = now - std::max(state->heard, hangs_since_);
-    if (silence <= limit) continue;
-    hung_.insert(id);
-    return look_into_hang(worker, std::chrono::duration_cast<seconds>(silence));
-  }
-}
-
-void NodeShell::look_into_hang(const WorkerGroup::Worker& worker, seconds silence) {
-  note(concat("rank ", worker.rank, " (process ", worker.pid, ") gave no sign of life for ",
-              silence.count(), " s", progress_of(worker.rank).empty() ? "" : " ",
-              progress_of(worker.rank), ": it is killed"));
-  const int rank = worker.rank;
-  std::uint64_t id = 0;
-  for (const auto& [each, running] : workers_.running()) {
-    if (running.rank == rank) id = each;
-  }
-  try {
-    hang_search_.emplace(
-        SubprocessOptions{.argv = {"/proc/self/exe", "stack", "--here", services_.directory.path(),
-                                   "--limit", concat(kStackLimit.count())},
-                          .set_environment = {},
-                          .unset_environment = {},
-                          .stdout_path = hang_file(services_.directory.path()),
-                          .stderr_path = "/dev/null"});
-  } catch (const Error&) {
-    return end_hang(rank, id);  // without a stack
-  }
-  services_.loop.watch(hang_search_->pidfd(), EPOLLIN, [this, rank, id](std::uint32_t) {
-    services_.loop.unwatch(hang_search_->pidfd());
-    hang_search_->wait();
-    hang_search_.reset();
-    end_hang(rank, id);
-  });
-}
-
-void NodeShell::end_hang(int rank, std::uint64_t id) {
-  const std::string path = hang_file(services_.directory.path());
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  std::string stack;
-  if (const auto stacks = node_stacks_from_json(text.str())) {
-    for (const RankStack& each : stacks->ranks) {
-      if (each.rank == rank) stack = each.text;
-    }
-  }
-  services_.events.write({.kind = "worker_hang",
-                          .epoch = agent_->epoch(),
-                          .slot = rank,
-                          .fields = {{"stack", stack}}});
-  if (workers_.running().contains(id)) services_.keeper.signal(id, SIGKILL);
-  watch_keeper();
 }
 
 }  // namespace lockstep

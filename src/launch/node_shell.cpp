@@ -48,7 +48,9 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
       stack_desk_(
           services.loop, services.directory.path(),
           [this](const Message& message) { link_->send(message); },
-          [this](const std::string& text) { services_.console.warn(text); }) {
+          [this](const std::string& text) { services_.console.warn(text); }),
+      hang_watch_(plan.options.hang_timeout),
+      straggler_watch_(plan.options.straggler_time) {
   // Only now: making the link may have changed who hosts the coordinator.
   agent_.emplace(plan.agent, monotonic_now());
   services_.loop.watch(services_.keeper.fd(), EPOLLIN, [this](std::uint32_t events) {
@@ -63,6 +65,7 @@ NodeShell::~NodeShell() {
   services_.loop.cancel(timer_);
   services_.loop.cancel(leftovers_poll_);
   services_.loop.cancel(hang_timer_);
+  services_.loop.cancel(straggler_timer_);
   if (hang_search_) services_.loop.unwatch(hang_search_->pidfd());
   services_.loop.cancel(keeper_patience_);
   services_.loop.unwatch(services_.signals.fd());
@@ -126,6 +129,7 @@ Finish NodeShell::run() {
        .fields = {{"run_id", plan_.options.rdzv_id}, {"workers", std::int64_t{plan_.workers}}}});
   perform(agent_->start());
   watch_for_hangs();
+  watch_for_stragglers();
   services_.loop.run();
   services_.events.write(
       {.kind = "job_end",
@@ -168,10 +172,11 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
   return {
       .place_of = [this](pid_t pid) { return place_of(pid); },
       .on_hello =
-          [event](int slot, const WorkerHello& hello) {
+          [this, event](int slot, const WorkerHello& hello) {
+            forget_progress(slot);
             event("worker_hello", slot, {{"program", hello.program}});
           },
-      .on_heartbeat = [](int, const WorkerHeartbeat&) {},
+      .on_heartbeat = [this](int slot, const auto& beat) { on_progress(slot, beat); },
       .on_lost_peers =
           [this, event](int slot, const WorkerLostPeers& lost) {
             event("peer_lost", slot,
@@ -185,7 +190,7 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
       .on_recovers = [this](int slot, const WorkerRecovers& told) { on_recovers(slot, told); },
       .on_rejected = [this](int slot, const WorkerRejected& told) { on_rejected(slot, told); },
       .on_spare = [this](int spare) { spares_.set_ready(spare); },
-      .on_gone = [](int, const std::string&) {},
+      .on_gone = [this](int slot, const std::string&) { forget_progress(slot); },
       .on_refused = [this](const std::string& reason) { note(reason); }};
 }
 

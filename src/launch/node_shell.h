@@ -11,6 +11,7 @@
 #include "launch/console.h"
 #include "launch/coordinator_link.h"
 #include "launch/event_loop.h"
+#include "launch/hang_watch.h"
 #include "launch/job_plan.h"
 #include "launch/keeper.h"
 #include "launch/log_pump.h"
@@ -20,6 +21,7 @@
 #include "launch/stack_desk.h"
 #include "launch/stop_signals.h"
 #include "launch/store_forwarder.h"
+#include "launch/straggler_watch.h"
 #include "launch/worker_group.h"
 #include "launch/worker_hub.h"
 
@@ -78,10 +80,15 @@ class NodeShell {
   /// Of the ranks that workers name in the world that they are in.
   std::vector<int> places_of(const std::vector<int>& ranks) const;
   int local_rank_of(int slot) const { return slot - membership_.self().first_rank; }
-  /// Finds workers that give no sign of life, and ends them.
+  // node_hangs.cpp: workers that stand still
+  struct Hang;
   void watch_for_hangs();
-  void look_into_hang(const WorkerGroup::Worker& worker, std::chrono::seconds silence);
-  void end_hang(int rank, std::uint64_t id);
+  std::optional<Hang> hang_of(std::uint64_t id, const WorkerGroup::Worker& worker) const;
+  void look_into_hang(const Hang& hang);
+  void end_hang(const Hang& hang);
+  void on_progress(int slot, const WorkerHeartbeat& beat);
+  void forget_progress(int slot);
+  void watch_for_stragglers();
   void note(const std::string& text);
   void write_job(const Membership& membership);
   void on_keeper();
@@ -114,8 +121,11 @@ class NodeShell {
   EventLoop::TimerId hang_timer_{};
   EventLoop::Clock::time_point hang_check_;   // the last one
   EventLoop::Clock::time_point hangs_since_;  // silence before this was our own
-  std::optional<Subprocess> hang_search_;     // for the stack of one that hangs
-  std::set<std::uint64_t> hung_;              // workers that were found, by id
+  HangWatch hang_watch_;
+  StragglerWatch straggler_watch_;
+  EventLoop::TimerId straggler_timer_{};
+  std::optional<Subprocess> hang_search_;  // for the stack of one that hangs
+  std::set<std::uint64_t> hung_;           // workers that were found, by id
   bool keeper_lost_ = false;
   bool keeper_pending_ = false;
   EventLoop::TimerId keeper_patience_{};

@@ -135,6 +135,10 @@ void set_hang_timeout(PendingOptions& pending, const OptionValue& value) {
   pending.options.hang_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
 }
 
+void set_straggler_time(PendingOptions& pending, const OptionValue& value) {
+  pending.options.straggler_time = std::chrono::seconds(parse_int_at_least(value, 0));
+}
+
 void set_log_max_size(PendingOptions& pending, const OptionValue& value) {
   pending.options.log_max_bytes = parse_size(value);
 }

@@ -221,9 +221,20 @@ constexpr auto kOptions = std::to_array<Option>({
      .group = Group::failures,
      .origin = Origin::lockstep,
      .fallback = "60",
-     .help = "A worker that can be replaced and gives no sign of life for so long is killed. 0: "
-             "none is.",
+     .help =
+         "A worker that can be replaced is killed when it gives no sign of life for so long, or "
+         "stands still in its step and waits for nobody, for so long and for ten times longer "
+         "than ever before; in other phases than a step, ten times as long. 0: none is.",
      .set = set_hang_timeout},
+    {.name = "straggler-time",
+     .placeholder = "SECONDS",
+     .variable = "LOCKSTEP_STRAGGLER_TIME",
+     .group = Group::failures,
+     .origin = Origin::lockstep,
+     .fallback = "30",
+     .help = "A worker that all others of its node wait for, because its own part of a step takes "
+             "more than 1.5 times as long as theirs, for so long, is named. 0: none is.",
+     .set = set_straggler_time},
     {.name = "monitor-interval",
      .placeholder = "SECONDS",
      .variable = "PET_MONITOR_INTERVAL",

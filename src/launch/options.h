@@ -99,8 +99,9 @@ struct RunOptions {
   int max_replacements = 100;
   std::optional<int> min_world;  // workers that may go on without the others; unset: all or nothing
   std::chrono::milliseconds rejoin_after = std::chrono::seconds(30);
-  int spares = 0;                                                     // on this node
-  std::chrono::milliseconds hang_timeout = std::chrono::seconds(60);  // 0: none
+  int spares = 0;                                                       // on this node
+  std::chrono::milliseconds hang_timeout = std::chrono::seconds(60);    // 0: none
+  std::chrono::milliseconds straggler_time = std::chrono::seconds(30);  // 0: none
   std::optional<std::string> prefix;            // template of every console line of a worker
   std::optional<std::string> tee_prefix;        // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: tee only
   std::optional<std::uintmax_t> log_max_bytes;  // rotate a log file beyond this

@@ -28,6 +28,7 @@ constexpr std::chrono::seconds kLeeway{10};  // for what is between
 struct StackArguments {
   std::string job;                                             // the beginning of its id
   std::optional<std::string> here;                             // a run directory
+  std::optional<int> rank;                                     // of it, and quickly
   std::chrono::milliseconds limit = std::chrono::seconds(20);  // for other nodes to answer
 };
 
@@ -40,6 +41,8 @@ StackArguments parse_arguments(const std::vector<std::string>& words) {
   for (std::size_t at = 0; at < words.size(); ++at) {
     if (words[at] == "--here") {
       arguments.here = value_of(at);
+    } else if (words[at] == "--rank") {
+      arguments.rank = parse_int_at_least({.source = "--rank", .text = value_of(at)}, 0);
     } else if (words[at] == "--limit") {
       const auto seconds = parse_positive_seconds({.source = "--limit", .text = value_of(at)});
       if (seconds > std::chrono::hours(1)) throw InvalidArgument("--limit is more than an hour");
@@ -206,12 +209,18 @@ int print_stacks_of(const LiveJob& job, std::chrono::milliseconds limit, std::os
   return print_answers(answers, record, out) ? 0 : 1;
 }
 
-// For the launcher, on behalf of another node, which waits for no longer than the limit.
-int print_stacks_here(const std::string& run_directory, std::chrono::milliseconds limit,
-                      std::ostream& out) {
-  const auto record = read_job(run_directory);
-  if (!record) throw InvalidArgument(concat("there is no job.json in '", run_directory, "'"));
-  out << to_json(stacks_here(*record, {.time_limit = limit / 2})) << "\n";
+// For the launcher: on behalf of another node, which waits for no longer than the limit, or of one
+// rank that hangs, while all others wait for it, so that slow tools are left alone.
+int print_stacks_here(const StackArguments& arguments, std::ostream& out) {
+  auto record = read_job(*arguments.here);
+  if (!record) throw InvalidArgument(concat("there is no job.json in '", *arguments.here, "'"));
+  StackOptions options{.time_limit = arguments.limit / 2};
+  if (arguments.rank) {
+    std::erase_if(record->workers,
+                  [&](const WorkerRecord& worker) { return worker.rank != *arguments.rank; });
+    options.path = "";
+  }
+  out << to_json(stacks_here(*record, options)) << "\n";
   return 0;
 }
 
@@ -228,12 +237,13 @@ int stack_of_job(const std::vector<std::string>& arguments, const Environment& e
            "may be left out while only one job runs. Nodes that do not answer within the limit (20 "
            "s)\n"
            "are named.\n\n"
-           "usage: lockstep stack --here RUN_DIRECTORY [--limit SECONDS]\n\n"
-           "The ranks of one launcher, as a line of JSON: what launchers ask each other for.\n";
+           "usage: lockstep stack --here RUN_DIRECTORY [--rank RANK] [--limit SECONDS]\n\n"
+           "The ranks of one launcher, or one of them, as a line of JSON: what launchers ask each "
+           "other\nfor.\n";
     return 0;
   }
   const StackArguments given = parse_arguments(arguments);
-  if (given.here) return print_stacks_here(*given.here, given.limit, out);
+  if (given.here) return print_stacks_here(given, out);
   return print_stacks_of(choose_job(find_live_jobs(environment), given.job), given.limit, out);
 }
 

@@ -175,7 +175,7 @@ std::vector<ThreadStack> ask(const Tool& tool, const ProcessState& process, mill
     const std::string said = answer.errors.empty() ? answer.output : answer.errors;
     notes.push_back(concat(tool.name, " failed: ", complaint_in(said)));
     if (speaks_of_permission(said)) {
-      notes.push_back(permission_hint(process, read_ptrace_scope()));
+      notes.push_back(permission_hint(process));
     }
   }
   return stacks;
@@ -203,6 +203,10 @@ std::string permission_hint(const ProcessState& process, const std::string& scop
                   ": run this as root, or allow it with: sysctl kernel.yama.ptrace_scope=0");
   }
   return "this container may not look into processes; start it with --cap-add SYS_PTRACE";
+}
+
+std::string permission_hint(const ProcessState& process) {
+  return permission_hint(process, read_ptrace_scope());
 }
 
 ToolStacks ask_tools(const StackTools& tools, const ProcessState& process,

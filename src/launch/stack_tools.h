@@ -41,5 +41,6 @@ ToolStacks ask_tools(const StackTools& tools, const ProcessState& process,
 /// Why a process of another user, or under the kernel's rules, cannot be looked into, and what
 /// helps. `scope` is the content of kernel.yama.ptrace_scope, empty where there is none.
 std::string permission_hint(const ProcessState& process, const std::string& scope);
+std::string permission_hint(const ProcessState& process);  // the scope is this machine's
 
 }  // namespace lockstep

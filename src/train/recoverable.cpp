@@ -221,7 +221,7 @@ void RecoverableLoop::proceed() {
 }
 
 void RecoverableLoop::one_step() {
-  world_.report(next_, "train");
+  world_.report(next_, "step");  // whatever the program puts into it
   const std::int64_t number = next_;
   if (!checked_) before_step_ = unchanging();
   auto transaction = transactions_->begin();

@@ -1,12 +1,16 @@
 #include "train/step_clock.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace lockstep {
 namespace {
+
+constexpr std::array kAllTimes = {&StepTimes::data,   &StepTimes::forward, &StepTimes::backward,
+                                  &StepTimes::reduce, &StepTimes::update,  &StepTimes::total};
 
 double seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -24,6 +28,7 @@ void StepClock::begin_step(bool logged) {
   if (!measures_) return;
   wait_for_device();
   began_ = last_ = Clock::now();
+  before_ = sums_;
 }
 
 void StepClock::mark(Phase phase) {
@@ -40,21 +45,21 @@ void StepClock::move(Phase from, Phase to, std::chrono::nanoseconds part) {
   sums_.*to += moved;
 }
 
-void StepClock::end_step() {
-  if (!measures_) return;
+std::optional<StepTimes> StepClock::end_step() {
+  if (!measures_) return std::nullopt;
   sums_.total += seconds(last_ - began_);
   ++steps_;
   measures_ = false;
+  StepTimes step = sums_;
+  for (const Phase phase : kAllTimes) step.*phase -= before_.*phase;
+  return step;
 }
 
 std::optional<StepTimes> StepClock::take() {
   if (steps_ == 0) return std::nullopt;
   StepTimes means = std::exchange(sums_, {});
   const auto steps = static_cast<double>(std::exchange(steps_, 0));
-  for (const Phase phase : {&StepTimes::data, &StepTimes::forward, &StepTimes::backward,
-                            &StepTimes::reduce, &StepTimes::update, &StepTimes::total}) {
-    means.*phase /= steps;
-  }
+  for (const Phase phase : kAllTimes) means.*phase /= steps;
   return means;
 }
 

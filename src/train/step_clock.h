@@ -24,7 +24,8 @@ class StepClock {
   void mark(Phase phase);
   /// Of what was marked last, this much belongs to another phase.
   void move(Phase from, Phase to, std::chrono::nanoseconds part);
-  void end_step();
+  /// What the step has taken, where it was measured.
+  std::optional<StepTimes> end_step();
 
   /// Means over the steps since the last call.
   std::optional<StepTimes> take();
@@ -37,6 +38,7 @@ class StepClock {
   bool measures_ = false;  // the step under way
   Clock::time_point began_, last_;
   StepTimes sums_;
+  StepTimes before_;  // the step under way
   std::int64_t steps_ = 0;
 };
 

@@ -294,9 +294,11 @@ bool TrainerCore::run_steps() {
   RunPosition& position = state_->position;
   // What a source that cannot go back delivered before is gone; it goes on with what comes.
   const bool replayable = task_.data().replayable();
+  world_.report(position.step, "epoch");
   task_.data().begin_epoch(position.epoch, replayable ? position.step_in_epoch : 0);
   for (;;) {
     clock_.begin_step(logs(position.step));
+    world_.report(position.step, "data");
     const std::vector<StepBatch> batches = task_.fetch_step();
     if (!all_have_data(batches)) break;
     clock_.mark(&StepTimes::data);

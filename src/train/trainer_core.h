@@ -72,6 +72,7 @@ class TrainerCore {
   void on_non_finite(StepTransactions::Step& transaction, const std::vector<StepBatch>& batches,
                      const GradientStep::ScaleLoss& scale_loss);
   void advance(const std::vector<StepBatch>& batches, const std::optional<Totals>& totals);
+  void tell_launcher(const StepTimes& times);
 
   bool logs(std::int64_t step) const;
   Totals talk(const StepGradients& gradients);
@@ -93,6 +94,7 @@ class TrainerCore {
   void say(const std::string& text);   // on rank 0
   void warn(const std::string& text);  // on any rank, from any thread
   bool is_saved();
+  void await_disk() const;
   void finish();
   void leave_preempted(bool saved) const;
   bool is_main() const { return world_.rank() == 0; }

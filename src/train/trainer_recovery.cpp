@@ -225,7 +225,7 @@ void TrainerCore::take_progress_values(const json& values) {
 // writes, has skipped the save.
 bool TrainerCore::save_was_lost() const {
   if (!snapshots_ || !snapshots_->writes() || !saved_) return false;
-  snapshots_->wait();
+  await_disk();
   try {
     for (const FoundSnapshot& found : find_snapshots(directory_ + "/snapshots")) {
       if (found.manifest && found.step >= saved_->first) return false;

@@ -43,6 +43,7 @@ void TrainerCore::after_step(const StepReport& report) {
 
 void TrainerCore::after_epoch() {
   const std::int64_t epochs = state_->position.epoch, steps = state_->position.step;
+  world_.report(steps, "report");
   const auto is_due = [&](const Every& every) {
     return due(every, &Every::epochs, epochs) || due(every, &Every::steps, steps);
   };
@@ -68,7 +69,7 @@ void TrainerCore::settle() {
     // Once the run goes on, the best weights are nowhere but in the memory of who writes them, who
     // may die. Other snapshots can be replaced by a later one.
     if (duties_.best && recovers_ && snapshots_) {
-      snapshots_->wait();
+      await_disk();
       world_.barrier();
     }
     duties_ = {};
@@ -125,7 +126,10 @@ void TrainerCore::save(bool best) {
   nlohmann::json& values = snapshot.parts["trainer"].values;
   values["log_lines"] = log_lines_;
   values["data"] = facts_of(task_.data());
-  snapshots_->save(snapshot, {.best = best});
+  {
+    const MeteredWait disk(meter_of(world_), "disk");
+    snapshots_->save(snapshot, {.best = best});
+  }
   saved_ = {step, state_->position.epoch};
   saved_best_ = best;
   for (const auto& callback : options_.callbacks) callback->on_save(step);
@@ -161,7 +165,7 @@ void TrainerCore::tell(const RunEvent& event) {
 void TrainerCore::assume_role() {
   const bool shows = is_main() && options_.progress;
   if (shows == (progress_ != nullptr)) return;
-  if (snapshots_) snapshots_->wait();  // its thread reports there
+  if (snapshots_) await_disk();  // its thread reports there
   progress_ = shows ? std::make_unique<Progress>(ProgressOptions{.unit = options_.unit}) : nullptr;
 }
 
@@ -203,14 +207,21 @@ void TrainerCore::warn(const std::string& text) {
 // Whether the last save has come to the disk. Every rank calls it.
 bool TrainerCore::is_saved() {
   if (!snapshots_) return false;
-  snapshots_->wait();
+  await_disk();
   const bool saved = is_main() && snapshots_->last_error().empty() &&
                      snapshots_->last_saved() == state_->position.step;
   return world_.group().broadcast_json(saved).get<bool>();
 }
 
+// A disk may be slow. The launcher would take a rank for one that hangs.
+void TrainerCore::await_disk() const {
+  const MeteredWait disk(meter_of(world_), "disk");
+  snapshots_->wait();
+}
+
 void TrainerCore::finish() {
   const RunPosition& position = state_->position;
+  world_.report(position.step, "finish");
   if (progress_) progress_->finish(progress_state());
   const bool to_be_continued = *reason_ == StopReason::preempted ||
                                *reason_ == StopReason::time_limit ||
@@ -227,7 +238,7 @@ void TrainerCore::finish() {
       saved = is_saved();
     }
   } else if (snapshots_) {
-    snapshots_->wait();
+    await_disk();
   }
   // No rank leaves before all have done their last step, or the slow ones would miss a peer.
   world_.barrier();

@@ -5,6 +5,8 @@
 
 #include <ATen/ops/full.h>
 
+#include "comm/recovery.h"
+#include "control/progress_meter.h"
 #include "lockstep/clip_grad.h"
 #include "train/evaluation.h"
 #include "train/gradient_norm.h"
@@ -36,7 +38,7 @@ constexpr double kSmallestScale = 0x1p-30;
 
 void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   RunPosition& position = state_->position;
-  world_.report(position.step, "train");
+  world_.report(position.step, kComputePhase);
   profiler_->before_step(position.step);
   state_->schedule().apply(state_->optimizer(), position.step);
   GradScaler* scaler = state_->scaler();
@@ -67,8 +69,9 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
     if (reason_) return;
   }
   clock_.mark(&StepTimes::update);
-  clock_.end_step();
+  if (const auto times = clock_.end_step()) tell_launcher(*times);
   advance(batches, totals);
+  world_.report(position.step, "report");  // to the profiler, callbacks, curves
   profiler_->after_step(position.step - 1);
   report.step = position.step;
   report.epoch = position.epoch;
@@ -79,6 +82,20 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
     report.times = clock_.take();
   }
   after_step(report);
+}
+
+// The launcher compares the ranks: by slot, because one that has several is not slow.
+void TrainerCore::tell_launcher(const StepTimes& times) {
+  ProgressMeter* meter = meter_of(world_);
+  if (meter == nullptr) return;
+  const auto rounded = [](double seconds) {
+    return std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6));
+  };
+  const double compute = times.forward + times.backward + times.update;
+  meter->add_step({.steps = 1,
+                   .data = rounded(times.data / share_.count()),
+                   .compute = rounded(compute / share_.count()),
+                   .waiting = rounded(times.reduce)});
 }
 
 // Makes the gradients those of the mean, clips them, and returns their norm before clipping.

@@ -78,10 +78,12 @@ class Run:
     def recoveries(self):
         return re.findall(r"all ranks go on after step (\d+) \(([0-9.]+) s", self.text())
 
+    def events(self, kind):
+        lines = (self.folder / "run" / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
     def spares_used(self):
-        events = (self.folder / "run" / "events.jsonl").read_text().splitlines()
-        return sum(event["kind"] == "worker_start" and event["spare"]
-                   for event in map(json.loads, events))
+        return sum(event["spare"] for event in self.events("worker_start"))
 
     def process_id(self, rank):
         try:
@@ -133,6 +135,13 @@ def compare(name, run, undisturbed):
         fail(f"the log has {len(run.log())} lines, not {len(undisturbed.log())}")
 
 
+def check_the_loop_was_found(name, run, settings):
+    hangs = run.events("worker_hang")
+    found = [(hang["slot"], hang["phase"], hang["step"]) for hang in hangs]
+    if found != [(settings["KILL_RANK"], "train", settings["LOOP_IN_STEP"])]:
+        raise SystemExit(f"{name}: those that hang are said to be {found}\n{run.text()}")
+
+
 def phases(arguments, ranks, folder):
     """One death at each point of a run at which something else is under way."""
     edge, steps = STEPS_PER_EPOCH[ranks], 30
@@ -159,6 +168,8 @@ def phases(arguments, ranks, folder):
                                            "KILL_JOINING_MS": 700},
         "and stopped in a step": {"KILL_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3,
                                   "KILL_SIGNAL": int(signal.SIGSTOP)},
+        "in an endless loop": {"LOOP_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3},
+        "rank 0 in an endless loop": {"LOOP_IN_STEP": 11, "KILL_RANK": 0, "hang_timeout": 3},
     }
     if ranks > 2:
         cases |= {
@@ -185,6 +196,8 @@ def phases(arguments, ranks, folder):
         if "FLIP_AT_STEP" in settings and (
                 f"step 8: the state of rank {settings['KILL_RANK']} is not" not in run.text()):
             raise SystemExit(f"{name}: nobody says whose state it was\n{run.text()}")
+        if "LOOP_IN_STEP" in settings:
+            check_the_loop_was_found(name, run, settings)
         compare(name, run, undisturbed)
         print(f"{name}: equal, {run.recoveries()[0][1]} s, {run.spares_used()} by spares", flush=True)
 

@@ -1,9 +1,11 @@
 #include "launch/find_stacks.h"
 
+#include <errno.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include "core/subprocess.h"
 #include "launch/process_state.h"
 #include "launch/stack_tools.h"
+#include "launch/traced_thread.h"
 #include "tests/core/temporary_folder.h"
 
 using lockstep::behind_shells;
@@ -29,6 +32,7 @@ using lockstep::RankProcess;
 using lockstep::StackOptions;
 using lockstep::StackTools;
 using lockstep::Subprocess;
+using lockstep::TracedThread;
 using lockstep::testing::TemporaryFolder;
 using namespace std::chrono_literals;
 
@@ -88,8 +92,13 @@ Result stack(const std::vector<RankProcess>& ranks, const StackOptions& options)
   return {.status = all ? 0 : 1, .text = out.str()};
 }
 
+// The kernel alone.
 StackOptions without_tools() {
-  return {.path = "/lockstep/no/such/folder"};
+  return {.path = "/lockstep/no/such/folder", .by_ourselves = false};
+}
+
+StackOptions by_ourselves() {
+  return {.time_limit = kPatience, .path = "/lockstep/no/such/folder"};
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -112,7 +121,7 @@ class FakeTools {
     ::chmod((folder_ / name).c_str(), 0700);
   }
   StackOptions options() const {
-    return {.time_limit = kPatience, .path = folder_.path().string()};
+    return {.time_limit = kPatience, .path = folder_.path().string(), .by_ourselves = false};
   }
   std::string operator/(const std::string& name) const { return folder_ / name; }
 
@@ -201,6 +210,89 @@ TEST(FindStacks, gdb_shows_the_function_of_running_and_of_stopped_ranks) {
   // All go on as they were.
   EXPECT_TRUE(eventually([&] { return in_state(first.pid(), 'S'); }));
   EXPECT_TRUE(in_state(stopped.pid(), 'T'));
+}
+
+TEST(FindStacks, without_tools_functions_are_found_all_the_same) {
+  const Subprocess first = start_and_wait("threads", 3);
+  const Subprocess second = start_and_wait("threads", 3);
+  const Result result =
+      stack({{.rank = 0, .pid = first.pid()}, {.rank = 1, .pid = second.pid()}}, by_ourselves());
+  if (contains(result.text, "not permitted")) {
+    GTEST_SKIP() << "this machine lets nobody look into processes";
+  }
+  EXPECT_EQ(result.status, 0);
+  EXPECT_TRUE(contains(result.text, "ranks 0, 1 (processes ")) << result.text;
+  EXPECT_TRUE(contains(result.text, "#1 lockstep_test_waits_here (stack_helper+0x")) << result.text;
+  EXPECT_TRUE(contains(result.text, "#2 lockstep_test_caller (stack_helper+0x")) << result.text;
+  EXPECT_TRUE(contains(result.text, "#3 main (stack_helper+0x")) << result.text;
+  EXPECT_TRUE(contains(result.text, "  2 threads: stack_helper, stack_helper\n")) << result.text;
+  EXPECT_TRUE(contains(result.text, "#2 lockstep_test_worker (stack_helper+0x")) << result.text;
+  // C++ without its mangling, through the C++ library to where the thread begins in the C library.
+  EXPECT_TRUE(contains(result.text, "std::thread::_Invoker<")) << result.text;
+  EXPECT_TRUE(contains(result.text, "(libstdc++.so.6")) << result.text;
+  EXPECT_TRUE(in_state(first.pid(), 'S'));
+  EXPECT_EQ(inspect_process(first.pid())->tracer, 0);
+}
+
+TEST(FindStacks, a_process_that_runs_is_held_for_a_moment_and_runs_on) {
+  const Subprocess process = start("loop");
+  ASSERT_TRUE(eventually([&] { return in_state(process.pid(), 'R'); }));
+  Result result;
+  ASSERT_TRUE(eventually([&] {
+    result = stack({{.rank = 0, .pid = process.pid()}}, by_ourselves());
+    return contains(result.text, "lockstep_test_loops_here") || contains(result.text, "permitted");
+  })) << result.text;
+  if (contains(result.text, "not permitted")) {
+    GTEST_SKIP() << "this machine lets nobody look into processes";
+  }
+  EXPECT_TRUE(contains(result.text, "#1 main (stack_helper+0x")) << result.text;
+  EXPECT_TRUE(in_state(process.pid(), 'R'));
+  EXPECT_EQ(inspect_process(process.pid())->tracer, 0);
+}
+
+TEST(FindStacks, a_stopped_process_shows_its_functions_and_stays_stopped) {
+  Subprocess process = start_and_wait("threads", 3);
+  process.signal(SIGSTOP);
+  ASSERT_TRUE(eventually([&] { return in_state(process.pid(), 'T'); }));
+  const Result result = stack({{.rank = 0, .pid = process.pid()}}, by_ourselves());
+  if (contains(result.text, "not permitted")) {
+    GTEST_SKIP() << "this machine lets nobody look into processes";
+  }
+  EXPECT_TRUE(contains(result.text, "stopped by a signal")) << result.text;
+  EXPECT_TRUE(contains(result.text, "#2 lockstep_test_caller (stack_helper+0x")) << result.text;
+  EXPECT_TRUE(eventually([&] { return in_state(process.pid(), 'T'); }));
+  EXPECT_EQ(inspect_process(process.pid())->tracer, 0);
+  process.signal(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return in_state(process.pid(), 'S'); }));
+}
+
+TEST(FindStacks, a_signal_that_comes_while_a_process_is_held_is_not_lost) {
+  Subprocess process = start_and_wait("threads", 3);
+  std::atomic<int> turns = 0;
+  std::jthread asker([&turns, pid = process.pid()](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      stack({{.rank = 0, .pid = pid}}, by_ourselves());
+      ++turns;
+    }
+  });
+  ASSERT_TRUE(eventually([&] { return turns >= 5; }));
+  process.signal(SIGTERM);
+  const auto status = process.wait_for(kPatience);
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->signal, SIGTERM);
+}
+
+TEST(FindStacks, a_process_that_a_debugger_holds_is_left_alone) {
+  const Subprocess process = start_and_wait("read", 1);
+  const TracedThread debugger(process.pid(), std::chrono::steady_clock::now() + kPatience);
+  if (debugger.error() == EPERM) {
+    GTEST_SKIP() << "this machine lets nobody look into processes";
+  }
+  ASSERT_EQ(debugger.error(), 0);
+  const Result result = stack({{.rank = 0, .pid = process.pid()}}, by_ourselves());
+  EXPECT_TRUE(contains(result.text, "(process " + std::to_string(::getpid()) +
+                                        " already looks into it; end that for more)\n"))
+      << result.text;
 }
 
 TEST(FindStacks, python_and_native_frames_stand_side_by_side) {

@@ -86,6 +86,8 @@ const std::vector<Case>& value_cases() {
       {"spares", "2", [](const auto& o) { return o.spares == 2; }},
       {"hang-timeout", "5",
        [](const auto& o) { return o.hang_timeout == std::chrono::seconds(5); }},
+      {"straggler-time", "7",
+       [](const auto& o) { return o.straggler_time == std::chrono::seconds(7); }},
       {"store", "local", [](const auto& o) { return o.store == StoreMode::local; }},
       {"prefix", "[${rank}]", [](const auto& o) { return o.prefix == "[${rank}]"; }},
       {"log-max-size", "2M", [](const auto& o) { return o.log_max_bytes == 2u << 20; }},

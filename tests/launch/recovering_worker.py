@@ -6,8 +6,9 @@ It does what a Trainer does: meets the others, takes the newest state that one o
 steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything,
 with the worker's slot, which stays the same when ranks are numbered anew because some are left out.
 No step after the number in FOLDER/hold is begun, and while there is FOLDER/deadly no worker joins.
-RECOVERING_WORKER=NAME:SLOT:STEP does NAME at that step in that slot: exit, segv, reject, slow_join;
-or, of spares: slow_spare, bad_spare.
+RECOVERING_WORKER=NAME:SLOT:STEP does NAME at that step in that slot: exit, segv, reject, slow_join,
+and once in a job loop (for ever), evaluate or save (for 5 s), and slow_data from that step on; or, of
+spares: slow_spare, bad_spare.
 """
 
 import json
@@ -39,6 +40,42 @@ class Revoked(Exception):
     pass
 
 
+class Meter:
+    """How long the program has been at work by itself: what a ProgressMeter tells."""
+
+    def __init__(self):
+        self.phase, self.waits_for, self.since = "", "", time.monotonic()
+        self.longest, self.visits = {}, {}
+        self.work = {"steps": 0, "data_us": 0, "compute_us": 0, "waiting_us": 0}
+
+    def sign_of_progress(self):
+        now = time.monotonic()
+        if not self.waits_for:
+            self.longest[self.phase] = max(self.longest.get(self.phase, 0), now - self.since)
+        self.since = now
+
+    def report(self, phase):
+        self.sign_of_progress()
+        self.visits[self.phase] = self.visits.get(self.phase, 0) + 1
+        self.phase = phase
+
+    def wait(self, what):
+        self.sign_of_progress()
+        self.waits_for = what
+
+    def add_step(self, **seconds):
+        self.work["steps"] += 1
+        for name, value in seconds.items():
+            self.work[f"{name}_us"] += int(value * 1e6)
+
+    def fields(self):
+        alone = 0 if self.waits_for or not self.phase else time.monotonic() - self.since
+        return {"phase": self.phase, "age_ms": 0, "waits_for": self.waits_for,
+                "alone_ms": int(alone * 1000),
+                "longest_alone_ms": int(self.longest.get(self.phase, 0) * 1000),
+                "visits": self.visits.get(self.phase, 0), **self.work}
+
+
 class Agent:
     def __init__(self):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -48,6 +85,7 @@ class Agent:
         self.places = queue.Queue()
         self.revoked = 0
         self.step = 0
+        self.meter = Meter()
         self.send({"kind": "hello", "oldest_protocol": 1, "newest_protocol": 2, "pid": os.getpid(),
                    "rank": int(os.environ.get("RANK", "0")), "slot": max(slot, 0),
                    "epoch": int(os.environ.get("LOCKSTEP_EPOCH", "0")), "program": "fake",
@@ -73,6 +111,14 @@ class Agent:
     def receive(self):
         return json.loads(self.read(struct.unpack("<I", self.read(4))[0]))
 
+    @staticmethod
+    def first_time(what):
+        try:
+            os.close(os.open(folder / what, os.O_CREAT | os.O_EXCL))
+            return True
+        except FileExistsError:
+            return False
+
     def listen(self):
         while True:
             message = self.receive()
@@ -86,12 +132,13 @@ class Agent:
 
     def beat(self):
         while True:
-            self.send({"kind": "heartbeat", "step": self.step, "phase": "step", "age_ms": 0})
+            self.send({"kind": "heartbeat", "step": self.step, **self.meter.fields()})
             time.sleep(0.2)
 
 
 def wait_for_all(agent, world, name):
     """A collective: all ranks of the world have come here."""
+    agent.meter.wait(name)
     place = folder / f"epoch_{world['epoch']}" / name
     rank = world["rank"]
     place.mkdir(parents=True, exist_ok=True)
@@ -102,6 +149,7 @@ def wait_for_all(agent, world, name):
             raise Revoked()
         files = [place / str(each) for each in range(world["world_size"])]
         if all(file.exists() for file in files):
+            agent.meter.wait("")
             return [int(file.read_text()) for file in files]
         time.sleep(0.002)
 
@@ -114,10 +162,12 @@ def held_at():
 
 
 def wait_while_held(agent, world):
+    agent.meter.wait("the test")
     while agent.step >= held_at():
         if agent.revoked > world["epoch"]:
             raise Revoked()
         time.sleep(0.002)
+    agent.meter.wait("")
 
 
 def visit_store(agent, world):
@@ -134,6 +184,16 @@ def visit_store(agent, world):
         raise Revoked()
 
 
+def stand_still(agent):
+    log("stands", "still")
+    end = time.monotonic() + (1000 if trick == "loop" else 5)
+    agent.meter.report("train" if trick == "loop" else trick)
+    agent.meter.wait("disk" if trick == "save" else "")
+    while time.monotonic() < end:
+        time.sleep(0.01)
+    agent.meter.wait("")
+
+
 def do_trick(agent, world):
     if agent.step != int(trick_step or -1):
         return
@@ -145,6 +205,8 @@ def do_trick(agent, world):
         os._exit(3)
     if trick == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if trick in ("loop", "evaluate", "save") and agent.first_time(trick):
+        stand_still(agent)
     if trick == "reject" and world["epoch"] == 1:
         agent.send({"kind": "rejected", "ranks": [1 - world["rank"]], "epoch": world["epoch"],
                     "reason": "its state differs"})
@@ -160,8 +222,18 @@ def train(agent, world):
     while agent.step < steps:
         do_trick(agent, world)
         wait_while_held(agent, world)
+        times = [time.monotonic()]
+        if trick == "slow_data" and slot == int(trick_slot) and agent.step >= int(trick_step):
+            time.sleep(3 * step_seconds)
+        times.append(time.monotonic())
+        agent.meter.report("train")
         time.sleep(step_seconds)
+        times.append(time.monotonic())
         wait_for_all(agent, world, f"step_{agent.step}")
+        times.append(time.monotonic())
+        data, compute, waiting = (after - before for before, after in zip(times, times[1:]))
+        agent.meter.add_step(data=data, compute=compute, waiting=waiting)
+        agent.meter.report("evaluate")  # often, and short
         agent.step += 1
         log("committed", agent.step)
     wait_for_all(agent, world, "end")

@@ -147,6 +147,50 @@ class Recovery(RecoveryCase):
         self.assertEqual((len(self.pids(0)), len(self.pids(1))), (1, 2))
         self.check_no_step_is_lost(2, 20)
 
+    def test_a_rank_in_an_endless_loop_is_found_while_the_others_wait_for_it(self):
+        job = self.job("--hang-timeout", "2", ranks=3, trick="loop:1:10")
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(3, 20)
+        looped = [pid for _, pid, words in self.lines() if words[0] == "stands"]
+        self.assertEqual(looped, self.pids(1)[:1])
+        self.assertEqual([len(self.pids(rank)) for rank in range(3)], [1, 2, 1])
+        self.assertRegex(err, rf"rank 1 \(process {looped[0]}\) has been in 'train' of step 10 for "
+                              r"\d+ s and waits for nobody \(limit \d+ s\): it is killed")
+        (hang,) = self.events("worker_hang")
+        self.assertEqual([hang["slot"], hang["phase"], hang["step"]], [1, "train", 10])
+        self.assertGreater(hang["ms"], 2000)
+
+    def test_a_long_evaluation_and_a_slow_disk_are_no_hangs(self):
+        for what in ("evaluate", "save"):  # for longer than the timeout
+            with self.subTest(what=what):
+                self.folder = self.new_folder()
+                job = self.job("--hang-timeout", "2", trick=f"{what}:1:10")
+                code, _, err = job.end()
+                self.assertEqual(code, 0, err)
+                self.assertIn("stands", [words[0] for _, _, words in self.lines()])
+                self.assertEqual(self.events("worker_hang"), [])
+                self.assertEqual([len(self.pids(rank)) for rank in range(2)], [1, 1])
+
+    def test_a_slow_rank_is_named_once_with_what_takes_it_so_long(self):
+        job = self.job("--straggler-time", "3", ranks=3, steps=80, step_seconds=0.02,
+                       trick="slow_data:2:0")
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        lines = [line for line in err.splitlines() if "is slow" in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertRegex(lines[0], r"rank 2 is slow: [234]\.\d x the others, in data loading "
+                                   r"\(\d+ ms of \d+ ms per step\)")
+        (event,) = self.events("straggler")
+        self.assertEqual([event["slot"], event["phase"]], [2, "data"])
+        self.assertGreater(event["ratio"], 1.5)
+
+    def test_ranks_that_are_alike_are_not_called_slow(self):
+        job = self.job("--straggler-time", "3", ranks=2, steps=150, step_seconds=0.03)
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.events("straggler"), [])
+
     def test_a_stopped_rank_is_found_named_and_replaced(self):
         job = self.job("--hang-timeout", "4", hold=10)
         self.wait_for_step(5)

@@ -1,6 +1,6 @@
 // Waits for ever in a function that tests look for. Its argument says how: "read" waits for a byte
 // that never comes, "threads" does so with two more threads, "vfork" waits in the kernel for a
-// child that never becomes another program.
+// child that never becomes another program, "loop" computes.
 #include <sys/prctl.h>
 #include <unistd.h>
 #include <csignal>
@@ -13,6 +13,12 @@ extern "C" {
   char letter = 0;
   const auto count = ::read(fd, &letter, 1);
   return static_cast<int>(count) + letter;  // after the call, so that this frame stays on the stack
+}
+
+[[gnu::noinline]] int lockstep_test_loops_here() {
+  volatile unsigned count = 1;
+  while (count != 0) count = count | 1;
+  return 0;
 }
 
 [[gnu::noinline]] int lockstep_test_caller(int fd) {
@@ -44,6 +50,9 @@ int main(int count, char** arguments) {
   int ends[2];
   if (::pipe(ends) != 0) {
     return 2;
+  }
+  if (mode == "loop") {
+    return lockstep_test_loops_here() + 1;
   }
   if (mode == "vfork") {
     return wait_in_vfork(ends[0]);

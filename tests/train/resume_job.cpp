@@ -89,6 +89,12 @@ void die() {
   if (is_victim()) ::kill(::getpid(), static_cast<int>(number("KILL_SIGNAL", SIGKILL)));
 }
 
+/// What a careless loss function does.
+[[gnu::noinline]] void loop_for_ever() {
+  for (volatile bool again = true; again;) {
+  }
+}
+
 /// What a cosmic ray does: the lowest bit of a number.
 void flip_a_bit(const torch::nn::Module& module) {
   torch::Tensor weights = module.parameters().back().detach().view(-1);
@@ -119,6 +125,7 @@ class Killer : public lockstep::Callback {
   /// Called for each batch: the second one of a step is in the middle of it.
   void on_forward() {
     if (++forwards_ == 2 && step_ == number("KILL_IN_STEP", -1)) die();
+    if (forwards_ == 2 && step_ == number("LOOP_IN_STEP", -1) && is_victim()) loop_for_ever();
     // SLOW_UNTIL is the path of a file: once it is there, nothing holds the run up any more.
     const std::string until = setting("SLOW_UNTIL", "");
     if (!until.empty() && ::access(until.c_str(), F_OK) == 0) return;
