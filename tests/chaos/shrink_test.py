@@ -2,6 +2,7 @@
 byte for byte with runs that nothing happened to.
 
 shrink_test.py LOCKSTEP RESUME_JOB [--some CASE...] [--ranks N...] [--model net|gpt...]
+shrink_test.py LOCKSTEP RESUME_JOB --model together
 shrink_test.py LOCKSTEP RESUME_JOB --kills N [--seed S] [--ranks N...] [--model net|gpt...]
 """
 
@@ -231,6 +232,20 @@ def random_shrinks(arguments, place, ranks, model):
     print(f"{name}: equal, {len(left_out(run))} left out, went on with {sizes(run)}", flush=True)
 
 
+def one_process_for_each_slot(arguments, place):
+    """A model that needs them all cannot go on without one, and starts again with all of them."""
+    name, ranks = "SyncBatchNorm, 3 ranks, left out", 3
+    undisturbed = Run(arguments, place / "undisturbed", ranks, STEPS, MODEL="together").finish()
+    run = Run(arguments, place / "left_out", ranks, STEPS, MODEL="together", max_replacements=0,
+              options=["--min-world", "2", "--max-restarts", "1"], KILL_AT_STEP=10, KILL_RANK=1)
+    run.finish()
+    for line in ("left out, 2 of 3 ranks go on", "SyncBatchNorm needs a process for each of the 3"):
+        if line not in run.text():
+            fail(name, run, f"nobody says '{line}'")
+    compare(name, run, undisturbed)
+    print(f"{name}: equal after a restart", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep")
@@ -245,6 +260,8 @@ def main():
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     with tempfile.TemporaryDirectory(prefix="lockstep_shrink_") as folder:
+        if arguments.model == ["together"]:
+            return one_process_for_each_slot(arguments, pathlib.Path(folder))
         for model in arguments.model:
             for ranks in arguments.ranks:
                 place = pathlib.Path(folder) / f"{model}_{ranks}"

@@ -17,6 +17,7 @@
 #include "lockstep/gpt2.h"
 #include "lockstep/loader.h"
 #include "lockstep/record.h"
+#include "lockstep/sync_batch_norm.h"
 #include "lockstep/trainer.h"
 
 namespace {
@@ -58,6 +59,21 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear second{24, 1};
 };
 TORCH_MODULE(Net);
+
+/// Normalizes over the batches of all ranks: there must be a process for each slot.
+struct TogetherImpl : torch::nn::Module {
+  explicit TogetherImpl(const lockstep::ProcessGroup& group)
+      : norm(group, lockstep::SyncBatchNormOptions{.num_features = 24}) {
+    register_module("first", first);
+    register_module("norm", norm);
+    register_module("second", second);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
+  torch::nn::Linear first{6, 24};
+  lockstep::SyncBatchNorm norm;
+  torch::nn::Linear second{24, 1};
+};
+TORCH_MODULE(Together);
 
 /// Sentences over a small vocabulary, in which each token depends on the one before.
 struct Sentences {
@@ -232,12 +248,30 @@ int run_gpt() {
   return 0;
 }
 
+int run_together() {
+  lockstep::World world = make_world();
+  Together net(world.group());
+  const auto killer = std::make_shared<Killer>(*net);
+  lockstep::Loader data(Noisy{}, {.batch_size = 5, .shuffle = true});
+  lockstep::Loader held_out(Noisy{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});
+  const auto squared_error = [&](auto& model, const auto& batch) {
+    killer->on_forward();
+    return torch::mse_loss(model(batch.first), batch.second);
+  };
+  lockstep::TrainerOptions options = options_for(killer);
+  options.precision = lockstep::Precision::float32;
+  lockstep::Trainer(world, options)
+      .fit(net, data, squared_error, lockstep::Evaluation{held_out, squared_error});
+  return 0;
+}
+
 int run() {
   leave_process_id();
   die_while_joining();
   torch::set_num_threads(1);
   torch::manual_seed(std::stoull(slot()));  // rank 0's weights are the ones that count
   if (setting("MODEL", "net") == "gpt") return run_gpt();
+  if (setting("MODEL", "net") == "together") return run_together();
   Net net;
   const auto killer = std::make_shared<Killer>(*net);
   const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
