@@ -140,6 +140,9 @@ def check_the_loop_was_found(name, run, settings):
     found = [(hang["slot"], hang["phase"], hang["step"]) for hang in hangs]
     if found != [(settings["KILL_RANK"], "train", settings["LOOP_IN_STEP"])]:
         raise SystemExit(f"{name}: those that hang are said to be {found}\n{run.text()}")
+    stack = hangs[0]["stack"]
+    if "loop_for_ever()" not in stack and "not permitted" not in stack:
+        raise SystemExit(f"{name}: the stack does not show the loop: {stack}")
 
 
 def phases(arguments, ranks, folder):
