@@ -238,6 +238,8 @@ bool TrainerCore::save_was_lost() const {
 
 void TrainerCore::readmit_to_snapshots(bool takes) {
   const bool wrote = snapshots_ && snapshots_->writes();
+  // Another is to write, who waits for this one.
+  if (wrote && !is_main() && !options_.snapshots.per_node) await_disk();
   if (snapshots_) {
     snapshots_->readmit();
   } else {
