@@ -121,7 +121,8 @@ void Agent::lost_touch() {
     begin_stop(SIGTERM);
   }
   if (done_ || ending_) return;
-  const bool may_return = options_.terms.elastic() || options_.terms.max_restarts > 0;
+  const bool may_return =
+      options_.terms.elastic() || options_.terms.max_restarts > 0 || options_.terms.min_world > 0;
   const Time limit = had_epoch && !may_return ? options_.terms.beat_limit : options_.join_timeout;
   if (apart > limit) {
     ending_ = Finish{.code = 1,
@@ -179,6 +180,7 @@ void Agent::handle(const Prepare& prepare) {
   resume_ = ready_ = false;
   store_port_ = 0;
   carries_over_ = false;
+  begins_ = true;
   replaced_.clear();
   slots_.assign(static_cast<std::size_t>(options_.self.workers), Slot{});
   if (opens_store()) return actions_.push_back(OpenStore{membership_});
@@ -206,7 +208,9 @@ void Agent::handle(const Start& start) {
 }
 
 void Agent::start_workers(const Start& start) {
-  StartWorkers workers{membership_, start.master_addr, start.master_port, carries_over_, replaced_};
+  StartWorkers workers{membership_,   start.master_addr, start.master_port,
+                       carries_over_, begins_,           replaced_};
+  begins_ = false;
   if (options_.terms.local_store) {
     workers.master_addr = "127.0.0.1";
     workers.master_port = store_port_;

@@ -51,6 +51,7 @@ struct StartWorkers {
   std::string master_addr;
   int master_port = 0;
   bool carries_over = false;
+  bool begins = false;        // this node had no workers in the epoch before
   std::vector<int> replaced;  // places, of all nodes
 };
 /// Those that live on are told to give up what waits for the lost ones; the others are killed, and
@@ -149,6 +150,7 @@ class Agent {
   void handle(const Beat&) {}
 
   void reform(const Prepare& prepare);
+  void begin_among_others(const Prepare& prepare);
   RevokeWorkers revocation(const Prepare& prepare) const;
   /// Whether the slot's worker is awaited in an epoch that replaced some, and will not come.
   bool is_missing(const Slot& slot) const;
@@ -191,6 +193,7 @@ class Agent {
   int store_port_ = 0;
   bool ready_ = false;         // said so, in this epoch
   bool carries_over_ = false;  // the epoch being formed, or the current one, took workers over
+  bool begins_ = false;        // none of this node, where it has not started any yet
   std::vector<int> replaced_;  // places that it fills with new ones
 
   bool connected_ = false;

@@ -16,6 +16,7 @@ bool holds(const std::vector<int>& ranks, int rank) {
 // From the epoch that runs, or from one that was being formed when more ranks were lost.
 void Agent::reform(const Prepare& prepare) {
   if (prepare.membership.epoch <= membership_.epoch) return;
+  if (phase_ == NodePhase::idle) return begin_among_others(prepare);
   // Who stops its workers says so by itself.
   if (!has_workers() && phase_ != NodePhase::succeeded) return;
   RevokeWorkers revoke = revocation(prepare);
@@ -48,6 +49,27 @@ void Agent::reform(const Prepare& prepare) {
     failed.age = now_ - failed_at_.at(failed.rank);
     send(failed);
   }
+  if (opens_store()) return actions_.push_back(OpenStore{membership_});
+  ready_if_prepared();
+}
+
+// The workers of another node, which was lost, or of this one before it was cut off, live on
+// elsewhere; all of this node's are new.
+void Agent::begin_among_others(const Prepare& prepare) {
+  const NodePlace& self = prepare.membership.self();
+  if (self.workers != options_.self.workers) return;
+  for (int i = 0; i < self.workers; ++i) {
+    if (!holds(prepare.replaced, self.first_rank + i)) return;
+  }
+  membership_ = prepare.membership;
+  phase_ = NodePhase::reforming;
+  carries_over_ = begins_ = true;
+  replaced_ = prepare.replaced;
+  failures_.clear();
+  failed_at_.clear();
+  resume_ = ready_ = false;
+  store_port_ = 0;
+  slots_.assign(static_cast<std::size_t>(self.workers), Slot{.is_replaced = true});
   if (opens_store()) return actions_.push_back(OpenStore{membership_});
   ready_if_prepared();
 }

@@ -174,6 +174,8 @@ void Coordinator::form() {
   left_out_.clear();
   absences_.clear();
   unstartable_.clear();
+  absent_.clear();
+  seats_ = chosen;
   participants_.clear();
   for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -190,13 +192,21 @@ void Coordinator::handle(Node& node, const Ready& ready) {
   if (phase_ != Phase::preparing || !node.participant || ready.epoch != epoch_) return;
   node.ready = true;
   node.store_port = ready.store_port;
+  start_if_all_are_ready();
+}
+
+void Coordinator::start_if_all_are_ready() {
+  if (phase_ != Phase::preparing) return;
   for (const std::string& id : participants_) {
-    if (!nodes_.at(id).ready) return;
+    const Node* node = participant(id);
+    if (node != nullptr && !node->ready) return;
   }
   const Node& first = nodes_.at(participants_.front());
   start_ = Start{epoch_, first.info.address, first.store_port};
   phase_ = Phase::running;
-  for (const std::string& id : participants_) send(nodes_.at(id), start_);
+  for (const std::string& id : participants_) {
+    if (Node* node = participant(id)) send(*node, start_);
+  }
   grow_if_possible();
 }
 
@@ -258,8 +268,8 @@ void Coordinator::handle(Node& node, const Leave& leave) {
   const int code = leave.signal != 0 ? 128 + leave.signal : 1;
   if (!node.hosts_coordinator) {
     // A node that cannot even begin will not be able to later, unless a restart is to be tried.
-    if (phase_ == Phase::preparing && node.participant && !options_.terms.elastic() &&
-        restarts_ >= options_.terms.max_restarts) {
+    if (phase_ == Phase::preparing && !carries_over_ && node.participant &&
+        !options_.terms.elastic() && restarts_ >= options_.terms.max_restarts) {
       ending_ = Ending{.code = code,
                        .reason = concat("node ", node.info.host, " left: ", leave.reason),
                        .of_worker = false};
@@ -281,11 +291,11 @@ void Coordinator::grow_if_possible() {
   if (phase_ != Phase::running) return;
   if (participants_.size() >= static_cast<std::size_t>(options_.terms.max_nodes)) return;
   const std::vector<NodeInfo> waiting = candidates();
-  if (waiting.empty()) return;
+  if (waiting.empty() || !nodes_for_empty_seats().empty()) return;
   // Where workers have already succeeded the job is about to end; they would do their work twice.
   const bool ending = std::ranges::any_of(participants_, [&](const std::string& id) {
     const Node* node = participant(id);
-    return node == nullptr || node->succeeded;
+    return node == nullptr ? !is_absent(id) : node->succeeded;
   });
   if (ending) return;
   begin_stop(concat("node ", waiting.front().host, " joined: restarting with ",
@@ -386,6 +396,7 @@ void Coordinator::lose(const std::string& id, const std::string& reason, int cod
     case Phase::running:
       if (!node.participant) return;
       if (node.succeeded) return finish_if_all_succeeded();
+      if (go_on_without(node, {.code = code, .reason = text, .of_worker = false})) return;
       // A job that may change its size does so; one of fixed size has failed and may be restarted.
       if (options_.terms.elastic()) return begin_stop(text, SIGTERM);
       return restart_or_finish({.code = code, .reason = text, .of_worker = false});

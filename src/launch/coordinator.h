@@ -78,8 +78,9 @@ class Coordinator {
   bool holds_loss() const { return loss_.has_value(); }
   /// Nodes of the current epoch, by group rank.
   const std::vector<std::string>& participants() const { return participants_; }
-  /// How many places of the current epoch are left out.
+  /// How many places of the current epoch are left out, and how many of those have their node.
   int left_out() const { return static_cast<int>(left_out_.size()); }
+  int left_out_with_node() const;
 
   /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
   std::string status(Time now) const;
@@ -166,6 +167,15 @@ class Coordinator {
   void settle();
   void end_second_deaths(const std::set<int>& ranks, std::int64_t step);
 
+  // Nodes that are lost while the others go on (coordinator_seats.cpp).
+  std::vector<int> places_of_seat(int seat) const;
+  int seat_of(int place) const;
+  bool is_absent(const std::string& id) const;
+  bool go_on_without(const Node& node, const Ending& ending);
+  std::map<int, std::string> nodes_for_empty_seats() const;
+  std::set<int> places_to_fill(Time time) const;
+  void seat_nodes_of(const std::set<int>& places);
+
   // Places that are left out (coordinator_shrink.cpp).
   Filling fill(const std::set<int>& lost) const;
   std::optional<std::string> reason_to_leave_out(int place) const;
@@ -180,6 +190,7 @@ class Coordinator {
 
   void gather();
   void form();
+  void start_if_all_are_ready();
   void begin_stop(const std::string& reason, int signal);
   void stop_or_finish();
   void restart_or_finish(const Ending& ending);
@@ -219,6 +230,8 @@ class Coordinator {
   std::map<LinkId, std::string> links_;
   std::map<std::string, Time> claims_;     // on a node rank that is held, by id
   std::vector<std::string> participants_;  // ids by group rank
+  std::vector<NodeInfo> seats_;            // as they are, or were when they were lost
+  std::set<int> absent_;                   // group ranks without a node, while the others go on
   bool lost_someone_ = false;              // since the last epoch was formed
   std::vector<Departure> departures_;
   std::vector<Failure> failures_;   // of the current epoch

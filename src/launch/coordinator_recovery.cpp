@@ -1,4 +1,5 @@
 // Workers that die are replaced one by one, while the others live on in the next epoch.
+#include <algorithm>
 #include <csignal>
 #include <iomanip>
 #include <sstream>
@@ -121,7 +122,9 @@ void Coordinator::handle(Node& node, const RanksRejected& rejected) {
 }
 
 bool Coordinator::replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when) {
-  for (const int rank : lost) ++deaths_[rank];
+  for (const int rank : lost) {
+    if (!absent_.contains(seat_of(rank))) ++deaths_[rank];
+  }
   if (!loss_) {
     loss_ =
         Loss{.ending = ending, .ranks = {}, .when = when, .deadline = now_ + options_.word_limit};
@@ -140,7 +143,8 @@ bool Coordinator::settle_loss() {
   auto obstacle = obstacle_to_carrying_over(ranks);
   const bool is_certain = obstacle && !obstacle->may_pass;
   if (!is_certain && !filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
-    obstacle = Obstacle{concat(filling.why, words_about_min_world())};
+    obstacle = Obstacle{
+        concat(filling.why.empty() ? "a node is lost" : filling.why, words_about_min_world())};
   }
   if (obstacle && obstacle->may_pass && now_ < loss_->deadline) return true;
   const Loss loss = *std::exchange(loss_, std::nullopt);
@@ -159,13 +163,17 @@ bool Coordinator::settle_loss() {
 void Coordinator::retry_loss() {
   if (!loss_) return;
   const Ending ending = loss_->ending;
-  if (!settle_loss()) restart_or_finish(ending);
+  if (settle_loss()) return;
+  // Without the node a job that may change its size begins again, as it would have at once.
+  if (!absent_.empty() && options_.terms.elastic()) return begin_stop(ending.reason, SIGTERM);
+  restart_or_finish(ending);
 }
 
 std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_carrying_over(
     const std::set<int>& lost) const {
   for (const std::string& id : participants_) {
     const auto node = nodes_.find(id);
+    if (is_absent(id)) continue;
     if (node == nodes_.end() || !node->second.participant || node->second.succeeded) {
       return Obstacle{"the workers of a node have already ended well"};
     }
@@ -208,26 +216,22 @@ void Coordinator::reform(const Ending& ending, const Filling& filling) {
   }
   renumber();
   for (const std::string& id : participants_) {
-    Node& node = nodes_.at(id);
-    node.ready = false;
-    node.busy = epoch_;
-    send(node, prepare_in_place(node));
+    Node* node = participant(id);
+    if (node == nullptr) continue;
+    node->ready = false;
+    node->busy = epoch_;
+    send(*node, prepare_in_place(*node));
   }
 }
 
 // Nodes keep their places, and the workers that are in number themselves without gaps.
 void Coordinator::renumber() {
-  std::vector<NodeInfo> nodes;
-  for (const std::string& id : participants_) nodes.push_back(nodes_.at(id).info);
   std::vector<int> left_out;
   for (const auto& [place, when] : left_out_) left_out.push_back(place);
-  const auto places = form_memberships(nodes, epoch_, restarts_, left_out);
+  const int restarts = nodes_.at(participants_.front()).membership.restart_count;
+  const auto places = form_memberships(seats_, epoch_, restarts, left_out);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    Membership& membership = nodes_.at(participants_[i]).membership;
-    membership.epoch = epoch_;
-    membership.left_out = left_out;
-    membership.first_role_rank = places[i].first_role_rank;
-    membership.role_world_size = places[i].role_world_size;
+    if (Node* node = participant(participants_[i])) node->membership = places[i];
   }
 }
 
@@ -249,14 +253,16 @@ void Coordinator::give_up_reforming(const std::string& reason) {
   restart_or_finish(cause_);
 }
 
-// It has its workers, or what is left of them, of this epoch or of one before.
+// It has its workers, or what is left of them, of this epoch or of one before; or it is to have new
+// ones.
 void Coordinator::catch_up_reforming(Node& node, const Join& join) {
+  const bool begins = join.phase == NodePhase::idle && join.epoch < epoch_ &&
+                      std::ranges::includes(replaced_, places_of_seat(node.membership.group_rank));
+  if (begins) return send(node, prepare_in_place(node));
   const bool has_workers = join.phase == NodePhase::running || join.phase == NodePhase::succeeded ||
                            join.phase == NodePhase::reforming;
   if (!has_workers || join.epoch > epoch_) return lose_who_is_back(node, join);
-  if (join.epoch < epoch_) {
-    return send(node, prepare_in_place(node));
-  }
+  if (join.epoch < epoch_) return send(node, prepare_in_place(node));
   if (join.ready) handle(node, Ready{join.epoch, join.store_port});
   // Being ready may have started the epoch; a failure counts all the same.
   for (const WorkerFailed& failed : join.failures) {

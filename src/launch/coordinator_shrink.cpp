@@ -29,6 +29,7 @@ bool Coordinator::may_leave_out(std::size_t count) const {
 std::optional<std::string> Coordinator::reason_to_leave_out(int place) const {
   const auto found = deaths_.find(place);
   const int deaths = found == deaths_.end() ? 0 : found->second;
+  if (absent_.contains(seat_of(place))) return "";
   if (unstartable_.contains(place)) return concat("rank ", place, " cannot be started");
   if (deaths > 0 && absences_.contains(place)) {
     return concat("rank ", place, " had been left out before");
@@ -57,8 +58,11 @@ Coordinator::Filling Coordinator::fill(const std::set<int>& lost) const {
 
 void Coordinator::leave_out(const std::set<int>& places) {
   for (const int place : places) {
-    const int doublings = std::min(absences_[place]++, kMostDoublings);
+    const int absences = absences_[place]++;
+    const int doublings = std::min(absences, kMostDoublings);
     left_out_[place] = now_ + options_.rejoin_after * (1 << doublings);
+    // A node that is back is as good as new, the first time.
+    if (absences == 0 && absent_.contains(seat_of(place))) left_out_[place] = now_;
     unstartable_.erase(place);
   }
 }
@@ -78,7 +82,9 @@ std::string Coordinator::describe(const Ending& ending, const Filling& filling) 
   std::string text = ending.reason;
   if (!filling.left_out.empty() && !filling.why.empty()) text += concat("; ", filling.why);
   text += ": ";
-  const bool is_one = filling.replaced.size() + filling.left_out.size() == 1;
+  const bool is_one =
+      filling.replaced.size() + filling.left_out.size() == 1 &&
+      (filling.left_out.empty() || !absent_.contains(seat_of(*filling.left_out.begin())));
   if (!filling.replaced.empty()) {
     text += filling.replaced.size() != 1 ? concat(filling.replaced.size(), " replacements start")
             : is_one                     ? "a replacement takes its place"
@@ -98,26 +104,31 @@ std::string Coordinator::describe(const Ending& ending, const Filling& filling) 
 // about to end.
 std::optional<Time> Coordinator::next_rejoin() const {
   if (left_out_.empty() || phase_ != Phase::running || !settled_ || loss_) return std::nullopt;
-  if (replacements_ >= options_.terms.max_replacements) return std::nullopt;
   if (std::cmp_less(with_state_.size(), world_size())) return std::nullopt;
   for (const std::string& id : participants_) {
+    if (is_absent(id)) continue;
     const auto node = nodes_.find(id);
     if (node == nodes_.end() || !node->second.participant) return std::nullopt;
     if (node->second.succeeded || !node->second.link) return std::nullopt;
   }
-  return std::ranges::min_element(left_out_, {}, &std::pair<const int, Time>::second)->second;
+  std::set<Time> times;
+  for (const auto& [place, when] : left_out_) times.insert(when);
+  const auto next =
+      std::ranges::find_if(times, [&](Time time) { return !places_to_fill(time).empty(); });
+  if (next == times.end()) return std::nullopt;
+  return *next;
+}
+
+int Coordinator::left_out_with_node() const {
+  return static_cast<int>(std::ranges::count_if(
+      left_out_, [&](const auto& each) { return !absent_.contains(seat_of(each.first)); }));
 }
 
 void Coordinator::rejoin_if_due() {
   const auto due = next_rejoin();
   if (!due || now_ < *due) return;
-  Filling filling;
-  for (const auto& [place, when] : left_out_) {
-    const int left = options_.terms.max_replacements - replacements_;
-    if (now_ >= when && std::cmp_less(filling.replaced.size(), left)) {
-      filling.replaced.insert(place);
-    }
-  }
+  const Filling filling{.replaced = places_to_fill(now_), .left_out = {}, .why = ""};
+  seat_nodes_of(filling.replaced);
   const std::string who = list_ranks(as_list(filling.replaced));
   const bool is_one = filling.replaced.size() == 1;
   lost_since_ = now_;

@@ -19,7 +19,12 @@ WorkerGroup::WorkerGroup(const JobPlan& plan, Services services)
     : plan_(plan), services_(std::move(services)) {}
 
 void WorkerGroup::start(const StartWorkers& start) {
-  if (start.carries_over) {  // in the same attempt: logs are written on
+  if (!start.carries_over || start.begins) {
+    close_ended_streams();
+    services_.layout.begin_attempt(
+        {.epoch = start.membership.epoch, .restart_count = start.membership.restart_count});
+  }
+  if (start.carries_over) {  // else in the same attempt: logs are written on
     for (const int rank : start.replaced) {
       const int local_rank = rank - start.membership.self().first_rank;
       if (local_rank < 0 || local_rank >= plan_.workers) continue;
@@ -29,9 +34,6 @@ void WorkerGroup::start(const StartWorkers& start) {
     }
     return;
   }
-  close_ended_streams();
-  services_.layout.begin_attempt(
-      {.epoch = start.membership.epoch, .restart_count = start.membership.restart_count});
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) start_one(start, local_rank);
 }
 

@@ -254,6 +254,35 @@ TEST(AgentRecovery, a_place_that_was_left_out_is_filled_again) {
   EXPECT_EQ(node.sent<WorkerFailed>().back().rank, 2);
 }
 
+TEST(AgentRecovery, begins_among_others_that_live_on_elsewhere) {
+  AgentDriver node(fixed(2), /*workers=*/2);
+  node.connect();
+  const Prepare prepare{.membership = node.membership(5),
+                        .carries_over = true,
+                        .replaced = {2, 3},
+                        .reason = "ranks 2, 3 join again"};
+  Prepare some = prepare;
+  some.replaced = {2};  // it has no worker that could live on as rank 3
+  node.hear(some);
+  EXPECT_EQ(node.agent().phase(), NodePhase::idle);
+  node.hear(prepare);
+  EXPECT_EQ(node.agent().phase(), NodePhase::reforming);
+  EXPECT_EQ(node.sent<Ready>().size(), 1u);
+  EXPECT_TRUE(node.asked<RevokeWorkers>().empty());
+  node.hear(Start{5, "10.0.0.1", 29501});
+  ASSERT_EQ(node.asked<StartWorkers>().size(), 1u);
+  const StartWorkers start = node.asked<StartWorkers>().back();
+  EXPECT_TRUE(start.carries_over);
+  EXPECT_TRUE(start.begins);
+  EXPECT_EQ(start.replaced, (std::vector{2, 3}));
+  for (const int local_rank : {0, 1}) {
+    node.perform(node.agent().on_worker_recovers(
+        local_rank, {.epoch = 5, .rank = 0, .step = 40, .able = true}, node.now()));
+    node.end_worker(local_rank, 0);
+  }
+  EXPECT_EQ(node.sent<WorkersSucceeded>().size(), 1u);
+}
+
 TEST(AgentRecovery, tells_of_a_worker_that_could_not_be_started) {
   Node node;
   node.perform(node.agent().on_worker_end({.epoch = 1,

@@ -295,3 +295,110 @@ TEST(CoordinatorShrink, nodes_must_agree_on_it) {
   EXPECT_EQ(job.last<Refused>("b")->reason,
             "--min-world is 2 here, not given on your node; it must be the same on all");
 }
+
+namespace {
+
+// The connection of node c has broken, and it does not come back.
+struct JobWithoutC : Job {
+  explicit JobWithoutC(const JobTerms& terms = shrinking(1, 100)) : Job(terms) {
+    close("c");
+    pass(3s, {"a", "b"});
+  }
+};
+
+}  // namespace
+
+TEST(CoordinatorShrink, a_lost_node_is_left_out_and_the_others_go_on) {
+  JobWithoutC job;
+  ASSERT_TRUE(job.is_reforming());
+  EXPECT_EQ(job.prepared().membership.left_out, std::vector{2});
+  EXPECT_TRUE(job.prepared().replaced.empty());
+  EXPECT_EQ(job.prepared().membership.nodes.size(), 3u);
+  EXPECT_TRUE(
+      job.has_said("node c was lost: connection reset: rank 2 is left out, 2 of 3 ranks go "
+                   "on (--min-world 1)"));
+  job.ready({"a", "b"});
+  EXPECT_EQ(job.phase(), Phase::running);
+  job.recovers("a", 5);
+  job.recovers("b", 5);
+  EXPECT_TRUE(job.has_said("2 of 3 ranks go on after step 5"));
+  job.pass(100s, {"a", "b"});  // nobody is there who could fill the place
+  EXPECT_EQ(job.phase(), Phase::running);
+  for (const char* id : {"a", "b"}) job.tell(id, WorkersSucceeded{job.coordinator().epoch()});
+  EXPECT_EQ(job.last<Finish>("a")->code, 0);
+}
+
+TEST(CoordinatorShrink, a_node_like_the_lost_one_takes_its_place) {
+  JobWithoutC job;
+  job.ready({"a", "b"});
+  job.recovers("a", 5);
+  job.recovers("b", 5);
+  job.forget_messages();
+  job.join("d", /*workers=*/2);  // not like it
+  EXPECT_EQ(job.phase(), Phase::running);
+  job.join("e");
+  ASSERT_TRUE(job.is_reforming());
+  EXPECT_FALSE(job.last<Prepare>("d"));
+  ASSERT_TRUE(job.last<Prepare>("e"));
+  EXPECT_TRUE(job.last<Prepare>("e")->carries_over);
+  EXPECT_EQ(job.last<Prepare>("e")->replaced, std::vector{2});
+  EXPECT_EQ(job.last<Prepare>("e")->membership.group_rank, 2);
+  EXPECT_EQ(job.last<Prepare>("a")->membership.nodes[2].address, "10.0.0.5");
+  EXPECT_TRUE(job.last<Prepare>("a")->membership.left_out.empty());
+  EXPECT_EQ(job.coordinator().participants(), (std::vector<std::string>{"a", "b", "e"}));
+  job.ready({"a", "b", "e"});
+  job.recovers("a", 9);
+  job.recovers("b", 9);
+  job.tell("e", RankRecovers{.epoch = job.coordinator().epoch(), .rank = 2, .step = 9});
+  EXPECT_TRUE(job.has_said("all ranks go on after step 9"));
+  EXPECT_EQ(job.coordinator().restarts(), 0);
+}
+
+TEST(CoordinatorShrink, a_node_that_is_back_and_missed_the_word_hears_it_again) {
+  JobWithoutC job;
+  job.ready({"a", "b"});
+  job.recovers("a", 5);
+  job.recovers("b", 5);
+  job.rejoin("c", 7, NodePhase::running, 1);  // with workers of an epoch that is over
+  ASSERT_TRUE(job.last<Stop>(7));
+  EXPECT_EQ(job.phase(), Phase::running);
+  job.tell(7, Stopped{1, {}});
+  ASSERT_TRUE(job.is_reforming());
+  EXPECT_EQ(job.last<Prepare>(7)->replaced, std::vector{2});
+  job.rejoin("c", 8, NodePhase::idle, 1);
+  ASSERT_TRUE(job.last<Prepare>(8));
+  EXPECT_EQ(job.last<Prepare>(8)->replaced, std::vector{2});
+}
+
+TEST(CoordinatorShrink, a_node_that_is_lost_while_others_are_replaced_is_left_out_as_well) {
+  Job job(shrinking(1, 100));
+  job.close("c");
+  job.kill("b");
+  ASSERT_TRUE(job.is_reforming());
+  job.pass(3s, {"a", "b"});
+  ASSERT_TRUE(job.is_reforming());
+  EXPECT_EQ(job.coordinator().epoch(), 3u);
+  EXPECT_EQ(job.prepared().replaced, std::vector{1});
+  EXPECT_EQ(job.prepared().membership.left_out, std::vector{2});
+}
+
+TEST(CoordinatorShrink, without_leave_a_lost_node_ends_the_job_or_restarts_it) {
+  for (const int restarts : {0, 1}) {
+    JobWithoutC job(shrinking(3, 100, restarts));
+    EXPECT_EQ(job.phase(), Phase::stopping);
+    EXPECT_TRUE(job.has_said("a node is lost, and fewer than 3 ranks would be left (--min-world)"));
+    job.stopped({"a", "b"});
+    EXPECT_EQ(job.phase(), restarts == 0 ? Phase::finished : Phase::gathering);
+  }
+}
+
+TEST(CoordinatorShrink, a_node_is_not_taken_where_no_replacements_are_left) {
+  JobWithoutC job(shrinking(1, 0));
+  job.ready({"a", "b"});
+  job.recovers("a", 5);
+  job.recovers("b", 5);
+  job.join("e");
+  job.pass(20s, {"a", "b", "e"});
+  EXPECT_EQ(job.phase(), Phase::running);
+  EXPECT_EQ(job.coordinator().left_out(), 1);
+}

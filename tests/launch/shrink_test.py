@@ -1,6 +1,7 @@
 """Workers that cannot be replaced are left out, and come back: real processes, without torch.
 Usage: shrink_test.py LOCKSTEP"""
 
+import socket
 import sys
 import unittest
 
@@ -159,6 +160,37 @@ class Shrinking(RecoveryCase):
         self.wait_for_meeting([0, 1])
         err = self.end_well(job, 2)
         self.assertRegex(err, r"rank 1 on \S+ could not be started.*: it is left out, 1 of 2 ranks go on")
+
+    def node(self, number, *options, **values):
+        return self.job("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint,
+                        "--rdzv-id", "job1", "--insecure", "--node-rank", str(number), *options,
+                        run_dir=f"node{number}", **values)
+
+    def test_a_node_that_is_lost_is_left_out_and_another_takes_its_place(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+        options = ["--min-world", "2"]
+        first, second = [self.node(number, *options, hold=10) for number in (0, 1)]
+        self.wait_for_step(5)
+        second.process.kill()
+        second.end()
+        self.wait_for_meeting([0, 1])
+        again = self.node(1, *options)
+        self.wait_for_meeting([0, 1, 2, 3])
+        err = self.end_well(first, 4)
+        code, _, text = again.end()
+        self.assertEqual(code, 0, text)
+        self.assertRegex(err, r"node \S+ was lost: .*: ranks 2, 3 are left out, 2 of 4 ranks go on "
+                              r"\(--min-world 2\)")
+        self.assertIn("2 of 4 ranks go on after step", err)
+        self.assertIn("ranks 2, 3 are tried again: 2 processes start (2 of 100)", err)
+        self.assertIn("all ranks go on after step", err)
+        self.assertEqual([len(self.pids(slot)) for slot in range(4)], [1, 1, 2, 2])
+        self.assertEqual(self.meetings()[max(self.meetings())],
+                         {0: (0, 4, 2), 1: (1, 4, 2), 2: (2, 4, 2), 3: (3, 4, 2)})
+        self.assertEqual([event["slot"] for event in self.events("left_out", "node0")], [2, 3])
+        self.assertEqual([event["slot"] for event in self.events("rejoins", "node0")], [2, 3])
 
     def test_what_makes_no_sense_is_refused(self):
         for options, reason in (

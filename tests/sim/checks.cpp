@@ -49,6 +49,7 @@ Tally& Tally::operator+=(const Tally& other) {
   recoveries += other.recoveries;
   left_out += other.left_out;
   rejoined += other.rejoined;
+  reseated += other.reseated;
   rejoined_at_work += other.rejoined_at_work;
   coordinators += other.coordinators;
   succeeded += other.succeeded;
@@ -204,14 +205,24 @@ void Checks::check_membership(const Membership& membership) const {
           membership.epoch, " has ", nodes, " nodes");
 }
 
+// A node that was lost may be another one now.
+bool Checks::is_same_place(const Membership& before, const Membership& now, std::size_t node) {
+  const NodePlace &old = before.nodes[node], &place = now.nodes[node];
+  if (old.workers != place.workers || old.first_rank != place.first_rank) return false;
+  Membership seen = before;
+  seen.group_rank = static_cast<int>(node);
+  return old == place || seen.local_workers() == 0;
+}
+
 void Checks::check_reformed(const Prepare& prepare, const Formed& before, Time local_now) {
   const Membership& now = prepare.membership;
-  Membership same = before.common;
-  same.epoch = now.epoch;
-  same.left_out = now.left_out;
-  same.role_world_size = now.role_world_size;
-  require(same == without_place(now), "epoch ", same.epoch,
-          " takes workers over, but places or nodes are others than before");
+  require(now.restart_count == before.common.restart_count && now.places == before.common.places &&
+              now.nodes.size() == before.common.nodes.size(),
+          "epoch ", now.epoch, " takes workers over, but places are others than before");
+  for (std::size_t node = 0; node < now.nodes.size(); ++node) {
+    require(is_same_place(before.common, now, node), "epoch ", now.epoch,
+            " takes workers over, but node ", node, " is another than before");
+  }
   require(static_cast<int>(prepare.replaced.size()) < now.world_size(), "epoch ", now.epoch,
           " replaces all workers at once and calls it recovery");
   const std::set<int> replaced(prepare.replaced.begin(), prepare.replaced.end());
@@ -225,8 +236,14 @@ void Checks::check_reformed(const Prepare& prepare, const Formed& before, Time l
       ++tally_.left_out;
     } else if (!before.common.is_in(place) && now.is_in(place)) {
       const Time pause = local_now - left_out_since_.at(place);
-      require(pause >= scenario_.coordinator.rejoin_after, "place ", place,
-              " is tried again after only ", pause.count(), " ns");
+      int node = 0;
+      while (place >= now.nodes[static_cast<std::size_t>(node)].first_rank +
+                          now.nodes[static_cast<std::size_t>(node)].workers) {
+        ++node;
+      }
+      // A node that comes back is taken at once.
+      require(pause >= scenario_.coordinator.rejoin_after || !before.ids.contains(node), "place ",
+              place, " is tried again after only ", pause.count(), " ns");
       require(!one_ends_, "place ", place, " is tried again although a worker ends");
       ++tally_.rejoined;
     }
@@ -320,8 +337,13 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
   const Formed& formed = current(epoch);
   require(formed.common == without_place(start.membership), node.id,
           " starts workers with another view of epoch ", epoch);
-  require(formed.prepared.size() == formed.ids.size(), node.id, " starts workers of epoch ", epoch,
-          " although not all of its nodes are ready");
+  for (const auto& [rank, id] : formed.ids) {
+    Membership membership = formed.common;
+    membership.group_rank = rank;
+    // One without workers may have been lost.
+    require(formed.prepared.contains(id) || membership.local_workers() == 0, node.id,
+            " starts workers of epoch ", epoch, " although not all of its nodes are ready");
+  }
   const bool local = scenario_.terms.local_store;
   const auto store = formed.store_ports.find(local ? node.id : formed.ids.at(0));
   const int port = store == formed.store_ports.end() ? 0 : store->second;
@@ -333,6 +355,7 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
   require(!node.link_is_open || epoch == last_epoch_ || start.carries_over, node.id,
           " starts workers of epoch ", epoch, " in epoch ", last_epoch_);
   started_under_[node.id] = life_;
+  if (start.carries_over && start.begins) ++tally_.reseated;
 }
 
 void Checks::worker_succeeded(const std::string& id, Epoch epoch) {

@@ -28,6 +28,7 @@ struct Tally {
   int recoveries = 0;        // of worlds in which somebody had state
   int left_out = 0;          // places
   int rejoined = 0;          // of those
+  int reseated = 0;          // nodes that came in place of lost ones, while others went on
   int rejoined_at_work = 0;  // connected again with its workers running
   int coordinators = 0;
   int succeeded = 0;  // jobs
@@ -52,7 +53,7 @@ class Checks {
     int replacements = 0;
     bool at_work = false;  // there are workers, and they are not being stopped
     bool holds_loss = false;
-    int left_out = 0;
+    int left_out = 0;  // of nodes that are there
 
     explicit CoordinatorView(const Coordinator& coordinator)
         : phase(coordinator.phase()),
@@ -61,7 +62,7 @@ class Checks {
           replacements(coordinator.replacements()),
           at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()),
           holds_loss(coordinator.holds_loss()),
-          left_out(coordinator.left_out()) {}
+          left_out(coordinator.left_out_with_node()) {}
     bool operator==(const CoordinatorView&) const = default;
   };
   void coordinator_started(int life, Time local_now);
@@ -135,6 +136,7 @@ class Checks {
   Formed& current(Epoch epoch);
   void check_membership(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
+  static bool is_same_place(const Membership& before, const Membership& now, std::size_t node);
   void check_reformed(const Prepare& prepare, const Formed& before, Time local_now);
   void check_rejoining(const CoordinatorView& view, Time local_now) const;
   void check_success() const;

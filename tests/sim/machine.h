@@ -46,6 +46,8 @@ class Machine {
   void infect(Epoch epoch);
   /// A fault: one worker dies. False: there is none, or the job could not go on.
   bool kill_worker();
+  /// Whether the job can go on without this machine.
+  bool is_dispensable() const;
   // What workers that train say.
   void worker_recovers(int worker, const RankRecovers& recovers);
   void worker_leaves(int worker);
@@ -137,6 +139,7 @@ class Machine {
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
   Time heard_{0};                              // local; of the coordinator
   int stop_signals_ = 0;
+  int group_rank_ = 0;  // when it last started workers
 };
 
 }  // namespace lockstep::sim

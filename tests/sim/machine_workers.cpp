@@ -1,6 +1,7 @@
 // What a simulated machine does with processes.
 #include <algorithm>
 #include <csignal>
+#include <set>
 
 #include "lockstep/error.h"
 #include "sim/machine.h"
@@ -31,7 +32,16 @@ void Machine::open_store(const Membership& membership) {
   });
 }
 
+// Others have had the job's state for a while, and it is neither the coordinator's nor the store's.
+bool Machine::is_dispensable() const {
+  if (index_ == 0 || group_rank_ == 0 || processes_.empty()) return false;
+  std::set<int> workers;
+  for (const Process& process : processes_) workers.insert(worker_id(process.number));
+  return shared_.training.is_survivable(workers);
+}
+
 void Machine::start_workers(const StartWorkers& start) {
+  group_rank_ = start.membership.group_rank;
   const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
   const int first = start.membership.self().first_rank;
   std::vector<int> fresh;
@@ -45,7 +55,7 @@ void Machine::start_workers(const StartWorkers& start) {
   // Whoever lives on is none of those that are started; what dead workers left behind may be there.
   for (const Process& process : processes_) {
     const bool lives_on =
-        start.carries_over &&
+        start.carries_over && !start.begins &&
         (!process.worker || (start.membership.is_in(first + process.local_rank) &&
                              std::ranges::find(fresh, process.local_rank) == fresh.end()));
     if (!lives_on) ++beside;
@@ -130,7 +140,7 @@ bool Machine::kill_worker() {
     const auto last = kills_.find(process.local_rank);
     const bool soon = last != kills_.end() && now - last->second < 60s;
     if (soon && shared_.scenario.terms.min_world != 1) return false;
-    if (!shared_.training.is_survivable(worker_id(process.number))) return false;
+    if (!shared_.training.is_survivable({worker_id(process.number)})) return false;
   }
   kills_[process.local_rank] = now;
   shared_.trace.note(now, id_, "worker is killed", concat("local rank ", process.local_rank));

@@ -92,11 +92,12 @@ int run(const Options& options) {
   }
   std::printf(
       "%llu seeds, %llu events: %d epochs, %d restarts, %d recoveries, %d places left out, %d "
-      "filled again,\n%d coordinators, %d joins of nodes at work, "
+      "filled again, %d nodes taken in,\n%d coordinators, %d joins of nodes at work, "
       "%d jobs succeeded, %d failed, %d nodes refused\n",
       static_cast<unsigned long long>(options.count), static_cast<unsigned long long>(events),
       tally.epochs, tally.restarts, tally.recoveries, tally.left_out, tally.rejoined,
-      tally.coordinators, tally.rejoined_at_work, tally.succeeded, tally.failed, tally.refused);
+      tally.reseated, tally.coordinators, tally.rejoined_at_work, tally.succeeded, tally.failed,
+      tally.refused);
   if (options.planted.empty()) return 0;
   std::printf("all rules held, although a bug was planted\n");
   return 1;

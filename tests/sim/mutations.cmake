@@ -31,7 +31,7 @@ mutation(last_call_with_too_few coordinator.cpp
   [[gather();  // a last call ends when there are too few]]
   [[]])
 mutation(ready_not_awaited coordinator.cpp
-  [[if (!nodes_.at(id).ready) return;]]
+  [[if (node != nullptr && !node->ready) return;]]
   [[]])
 mutation(store_not_awaited coordinator_join.cpp
   [[if (opens_store && join.store_port == 0) return;]]
@@ -136,8 +136,8 @@ mutation(words_awaited_for_ever coordinator.cpp
   [[if (loss_ && now >= loss_->deadline) retry_loss();]]
   [[]])
 mutation(replacement_not_repeated coordinator_recovery.cpp
-  [[return send(node, prepare_in_place(node));]]
-  [[return;]])
+  [[if (join.epoch < epoch_) return send(node, prepare_in_place(node));]]
+  [[if (join.epoch < epoch_) return;]])
 mutation(lost_node_costs_nothing_while_re_forming coordinator.cpp
   [[if (node.participant && !carries_over_) return begin_stop(text, SIGTERM);]]
   [[if (node.participant) return begin_stop(text, SIGTERM);]])
@@ -168,7 +168,8 @@ mutation(too_few_go_on coordinator_shrink.cpp
   [[return least > 0;]])
 mutation(left_out_without_leave coordinator_recovery.cpp
   [[if (!is_certain && !filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
-    obstacle = Obstacle{concat(filling.why, words_about_min_world())};
+    obstacle = Obstacle{concat(filling.why.empty() ? "a node is lost" : filling.why,
+                               words_about_min_world())};
   }]]
   [[]])
 mutation(ranks_have_gaps membership.cpp
@@ -184,14 +185,33 @@ mutation(words_of_those_left_out_awaited coordinator_recovery.cpp
   [[if (lost.contains(rank) || left_out_.contains(rank) || with_state_.contains(rank)) continue;]]
   [[if (lost.contains(rank) || with_state_.contains(rank)) continue;]])
 mutation(never_tried_again coordinator_shrink.cpp
-  [[return std::ranges::min_element(left_out_, {}, &std::pair<const int, Time>::second)->second;]]
+  [[return *next;]]
   [[return std::nullopt;]])
 mutation(tried_again_at_once coordinator_shrink.cpp
   [[left_out_[place] = now_ + options_.rejoin_after * (1 << doublings);]]
   [[left_out_[place] = now_;]])
-mutation(tried_again_beyond_the_budget coordinator_shrink.cpp
-  [[if (replacements_ >= options_.terms.max_replacements) return std::nullopt;]]
-  [[]])
+mutation(tried_again_beyond_the_budget coordinator_seats.cpp
+  [[if (when <= time && !absent_.contains(seat_of(place)) && std::cmp_less(places.size(), most)) {
+      places.insert(place);
+    }]]
+  [[if (when <= time && !absent_.contains(seat_of(place))) places.insert(place);]])
 mutation(tried_again_and_left_out coordinator_recovery.cpp
   [[left_out_.erase(place);]]
   [[]])
+
+# Nodes that are lost and replaced while others go on.
+mutation(lost_node_still_awaited coordinator_seats.cpp
+  [[absent_.insert(seat);]]
+  [[]])
+mutation(first_node_left_out coordinator_seats.cpp
+  [[if (options_.terms.min_world == 0 || !at_work || seat == 0) return false;]]
+  [[if (options_.terms.min_world == 0 || !at_work) return false;]])
+mutation(node_of_another_size_taken coordinator_seats.cpp
+  [[return node.workers == before.workers && node.role == before.role &&
+             (!node.node_rank || node.node_rank == before.node_rank);]]
+  [[return true;]])
+mutation(node_taken_beyond_the_budget coordinator_seats.cpp
+  [[if (is_due && std::cmp_less_equal(places.size() + its_places.size(), most)) {
+      places.insert(its_places.begin(), its_places.end());
+    }]]
+  [[places.insert(its_places.begin(), its_places.end());]])

@@ -77,6 +77,11 @@ void Training::meet(WorldKey key) {
     ends_ = false;
   } else {
     ++recoveries_;
+    // Who was cut off with its node is as good as dead, and will be.
+    for (auto& [number, worker] : workers_) {
+      worker.is_orphan = worker.is_orphan || (worker.has_state && worker.world != key);
+    }
+    find_highest();
     require(newest >= 0, "epoch ", key.second, " goes on although nobody has the job's state");
     require(newest - oldest <= 1, "survivors are ", newest - oldest, " steps apart");
     require(newest == highest_, "step ", highest_, " was committed, and epoch ", key.second,
@@ -123,7 +128,9 @@ void Training::commit(int number, WorldKey key, int step) {
   require(worker.committed == step, "rank ", worker.rank, " commits step ", step, " after step ",
           worker.committed);
   worker.committed = step + 1;
-  if (worker.lineage == lineage_) highest_ = std::max(highest_, worker.committed);
+  if (worker.lineage == lineage_ && !worker.is_orphan) {
+    highest_ = std::max(highest_, worker.committed);
+  }
   if (worker.committed == length_.steps) return reach_end(number, key);
   soon(number, key, length_.step_time / 2, length_.step_time,
        [this, number, key] { contribute(number, key); });
@@ -168,21 +175,26 @@ void Training::die(int number) {
   if (!workers_.contains(number)) return;
   revoke(number);
   workers_.erase(number);
-  // A step that only the dead have committed is made again, with the same result.
+  find_highest();
+}
+
+// A step that only the dead have committed is made again, with the same result.
+void Training::find_highest() {
   highest_ = 0;
-  for (const auto& [other, worker] : workers_) {
-    if (worker.has_state && worker.lineage == lineage_)
+  for (const auto& [number, worker] : workers_) {
+    if (worker.has_state && worker.lineage == lineage_ && !worker.is_orphan) {
       highest_ = std::max(highest_, worker.committed);
+    }
   }
 }
 
-bool Training::is_survivable(int number) const {
+bool Training::is_survivable(const std::set<int>& numbers) const {
   constexpr Time kKnown = 3s;
-  const auto found = workers_.find(number);
-  if (found == workers_.end() || ends_) return false;
+  const bool any = std::ranges::any_of(numbers, [&](int each) { return workers_.contains(each); });
+  if (!any || ends_) return false;
   return std::ranges::any_of(workers_, [&](const auto& entry) {
-    return entry.first != number && entry.second.has_state && entry.second.lineage == lineage_ &&
-           entry.second.state_since + kKnown < queue_.now();
+    return !numbers.contains(entry.first) && entry.second.has_state &&
+           entry.second.lineage == lineage_ && entry.second.state_since + kKnown < queue_.now();
   });
 }
 

@@ -56,9 +56,9 @@ class Training {
   bool has_state(int worker) const;
   /// A rule about what is carried over: nobody who has no state.
   void check_carried_over(int worker) const;
-  /// Whether the job must survive this worker's death: another has had the state for a while, so
+  /// Whether the job must survive these workers' deaths: another has had the state for a while, so
   /// that the coordinator knows it (it waits for the words of the rest), and nobody goes yet.
-  bool is_survivable(int worker) const;
+  bool is_survivable(const std::set<int>& workers) const;
   int recoveries() const { return recoveries_; }
 
  private:
@@ -70,6 +70,7 @@ class Training {
     Time state_since{0};
     bool leaving = false;
     int lineage = 0;
+    bool is_orphan = false;  // the others went on without its node
     int committed = 0;
   };
   struct World {
@@ -82,6 +83,7 @@ class Training {
   };
 
   bool is_in(int worker, WorldKey world) const;
+  void find_highest();
   void meet(WorldKey key);
   void take_state(int worker, WorldKey key, int step);
   void contribute(int worker, WorldKey key);

@@ -189,6 +189,8 @@ void World::cause_fault() {
 }
 
 void World::cause_survivable_fault(int node) {
+  const bool shrinks = scenario_.terms.min_world == 1;
+  if (shrinks && shared_.random.percent(10) && machine(node).is_dispensable()) return crash(node);
   // A connection that breaks is made again before the node counts as lost.
   Time& broken = last_break_[node];
   if (node == 0 || shared_.random.percent(70) || shared_.queue.now() - broken < 20s) {
