@@ -168,8 +168,8 @@ mutation(too_few_go_on coordinator_shrink.cpp
   [[return least > 0;]])
 mutation(left_out_without_leave coordinator_recovery.cpp
   [[if (!is_certain && !filling.left_out.empty() && !may_leave_out(filling.left_out.size())) {
-    obstacle = Obstacle{concat(filling.why.empty() ? "a node is lost" : filling.why,
-                               words_about_min_world())};
+    obstacle = Obstacle{
+        concat(filling.why.empty() ? "a node is lost" : filling.why, words_about_min_world())};
   }]]
   [[]])
 mutation(ranks_have_gaps membership.cpp
