@@ -28,7 +28,8 @@ class NodesRun(Run):
 
     def __init__(self, arguments, folder, network, **settings):
         # The namespaces are on one machine: without this, gradients would not go by the cables.
-        super().__init__(arguments, folder, 2, STEPS, SLOW_MS=40, LOCKSTEP_SHM=0, **settings)
+        super().__init__(arguments, folder, 2, STEPS,
+                         **({"SLOW_MS": 40, "LOCKSTEP_SHM": 0} | settings))
         self.network = network
         self.launchers = {}
         self.secret = self.folder / "secret"
@@ -145,6 +146,30 @@ def the_rank_of_a_node_for_good(rank):
     return lose
 
 
+def grows_back(run, bring_back):
+    """The first node goes on by itself until the other one is there again, without a restart."""
+    run.wait_for_text("1 of 2 ranks go on after")
+    run.wait_for_lines(run.lines() + 3)
+    bring_back()
+    run.wait_for_text("all ranks go on after")
+    run.end()
+    if "restart" in run.text():
+        raise SystemExit(f"{run.folder.name}: it was restarted\n{run.text()}")
+    return "went on without the node, and with it when it was back"
+
+
+def a_cable_while_the_others_go_on(run):
+    run.wait_for_lines(15)
+    run.network.cut(OTHER)
+    return grows_back(run, lambda: run.network.mend(OTHER))
+
+
+def a_launcher_while_the_others_go_on(run):
+    run.wait_for_lines(15)
+    run.kill_launcher(OTHER)
+    return grows_back(run, lambda: run.start_node(OTHER))
+
+
 CASES = {
     "a rank of the other node": a_rank_of_the_other_node,
     "a cable for a moment": a_cable_for_a_moment,
@@ -153,12 +178,16 @@ CASES = {
     "the launcher with the coordinator": the_launcher_with_the_coordinator,
     "a rank of the first node for good": the_rank_of_a_node_for_good(0),
     "a rank of the other node for good": the_rank_of_a_node_for_good(1),
+    "a cable while the others go on": a_cable_while_the_others_go_on,
+    "a launcher while the others go on": a_launcher_while_the_others_go_on,
 }
 # Of the run. With PER_NODE each node has one that saves; where they share a disk, one of both.
 SHRINKS = {"options": ["--max-replacements", "0", "--min-world", "1"]}
 SETTINGS = {
     "a rank of the first node for good": dict(SHRINKS, PER_NODE=1),
     "a rank of the other node for good": SHRINKS,
+    "a cable while the others go on": {"options": ["--min-world", "1"], "SLOW_MS": 100},
+    "a launcher while the others go on": {"options": ["--min-world", "1"], "SLOW_MS": 100},
 }
 
 
