@@ -31,6 +31,7 @@ COMPARE_EVERY = 100  # Trainer's default
 STAGES = ("detected", "revoked", "process started", "formed again", "state sent", "checked",
           "first step")
 LIMIT = 120
+PEER_LIMIT = 45  # from the kill; where torchrun comes back at all, it needs a quarter of it
 
 
 def parse():
@@ -111,6 +112,15 @@ def spare_is_ready(folder):
         return False
 
 
+def kill_workers(folder):
+    """Those of a torchrun that was killed live on."""
+    for path in folder.glob("pid_*"):
+        try:
+            os.kill(int(path.read_text()), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 def measure(command, width, spare=False, large=False):
     """Returns seconds to the first new step, steps repeated, the console, and the stages if it is
     lockstep's; None where the job never comes back."""
@@ -136,13 +146,14 @@ def measure(command, width, spare=False, large=False):
             victim = int((folder / "pid_1").read_text())
             killed = time.monotonic()
             os.kill(victim, signal.SIGKILL)
-            process.wait(timeout=LIMIT)
+            process.wait(timeout=LIMIT if is_ours else PEER_LIMIT)
         except subprocess.TimeoutExpired:
             return None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                kill_workers(folder)
             console.close()
         all_notes = notes(folder)
         # What a rank had begun when the other died may still be committed.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <torch/torch.h>
 
@@ -46,7 +47,13 @@ double now() {
 
 class Notes : public lockstep::Callback {
  public:
-  explicit Notes(const std::string& path) : file_(path, std::ios::app) {}
+  explicit Notes(std::string folder) : folder_(std::move(folder)) {}
+  // Not before: until it takes a place, a spare has no rank.
+  void on_start(std::int64_t) override {
+    const std::string rank = std::getenv("RANK");
+    std::ofstream(folder_ + "/pid_" + rank) << ::getpid() << "\n";
+    file_.open(folder_ + "/steps_" + rank, std::ios::app);
+  }
   void on_step(const lockstep::StepReport& report) override {
     char line[64];
     std::snprintf(line, sizeof(line), "%lld %.6f\n", static_cast<long long>(report.step), now());
@@ -54,6 +61,7 @@ class Notes : public lockstep::Callback {
   }
 
  private:
+  std::string folder_;
   std::ofstream file_;
 };
 
@@ -87,17 +95,14 @@ int run(int count, char** arguments) {
     return 2;
   }
   const std::int64_t steps = std::atoll(arguments[1]), width = std::atoll(arguments[2]);
-  const std::string folder = arguments[3], rank = std::getenv("RANK");
-  std::ofstream(folder + "/pid_" + rank) << ::getpid() << "\n";
   torch::set_num_threads(1);
   torch::manual_seed(0);
-  lockstep::TrainerOptions options{
-      .steps = steps,
-      .optimizer = lockstep::AdamWOptions{.lr = 1e-3},
-      .snapshots = {.enabled = false},
-      .log_every = 0,
-      .progress = false,
-      .callbacks = {std::make_shared<Notes>(folder + "/steps_" + rank)}};
+  lockstep::TrainerOptions options{.steps = steps,
+                                   .optimizer = lockstep::AdamWOptions{.lr = 1e-3},
+                                   .snapshots = {.enabled = false},
+                                   .log_every = 0,
+                                   .progress = false,
+                                   .callbacks = {std::make_shared<Notes>(arguments[3])}};
   if (count == 5) options.verify_every = std::atoll(arguments[4]);
   lockstep::Trainer trainer(options);
   if (width == 0) {

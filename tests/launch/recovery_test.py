@@ -148,7 +148,7 @@ class Recovery(RecoveryCase):
         self.check_no_step_is_lost(2, 20)
 
     def test_a_rank_in_an_endless_loop_is_found_while_the_others_wait_for_it(self):
-        job = self.job("--hang-timeout", "2", ranks=3, trick="loop:1:10")
+        job = self.job("--hang-timeout", "4", ranks=3, trick="loop:1:10")
         code, _, err = job.end()
         self.assertEqual(code, 0, err)
         self.check_no_step_is_lost(3, 20)
@@ -159,13 +159,13 @@ class Recovery(RecoveryCase):
                               r"\d+ s and waits for nobody \(limit \d+ s\): it is killed")
         (hang,) = self.events("worker_hang")
         self.assertEqual([hang["slot"], hang["phase"], hang["step"]], [1, "train", 10])
-        self.assertGreater(hang["ms"], 2000)
+        self.assertGreater(hang["ms"], 4000)
 
     def test_a_long_evaluation_and_a_slow_disk_are_no_hangs(self):
         for what in ("evaluate", "save"):  # for longer than the timeout
             with self.subTest(what=what):
                 self.folder = self.new_folder()
-                job = self.job("--hang-timeout", "2", trick=f"{what}:1:10")
+                job = self.job("--hang-timeout", "4", trick=f"{what}:1:10")
                 code, _, err = job.end()
                 self.assertEqual(code, 0, err)
                 self.assertIn("stands", [words[0] for _, _, words in self.lines()])
@@ -179,11 +179,11 @@ class Recovery(RecoveryCase):
         self.assertEqual(code, 0, err)
         lines = [line for line in err.splitlines() if "is slow" in line]
         self.assertEqual(len(lines), 1, err)
-        self.assertRegex(lines[0], r"rank 2 is slow: [234]\.\d x the others, in data loading "
+        self.assertRegex(lines[0], r"rank 2 is slow: 4\.0 x the others, in data loading "
                                    r"\(\d+ ms of \d+ ms per step\)")
         (event,) = self.events("straggler")
         self.assertEqual([event["slot"], event["phase"]], [2, "data"])
-        self.assertGreater(event["ratio"], 1.5)
+        self.assertAlmostEqual(event["ratio"], 4, 2)
 
     def test_ranks_that_are_alike_are_not_called_slow(self):
         job = self.job("--straggler-time", "3", ranks=2, steps=150, step_seconds=0.03)
