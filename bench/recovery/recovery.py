@@ -113,7 +113,7 @@ def spare_is_ready(folder):
 
 
 def kill_workers(folder):
-    """Those of a torchrun that was killed live on."""
+    """Those of a torchrun that has ended may live on."""
     for path in folder.glob("pid_*"):
         try:
             os.kill(int(path.read_text()), signal.SIGKILL)
@@ -153,7 +153,7 @@ def measure(command, width, spare=False, large=False):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                kill_workers(folder)
+            kill_workers(folder)
             console.close()
         all_notes = notes(folder)
         # What a rank had begun when the other died may still be committed.
