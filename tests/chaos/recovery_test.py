@@ -172,7 +172,7 @@ def phases(arguments, ranks, folder):
         "and stopped in a step": {"KILL_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3,
                                   "KILL_SIGNAL": int(signal.SIGSTOP)},
         "in an endless loop": {"LOOP_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3},
-        "rank 0 in an endless loop": {"LOOP_IN_STEP": 11, "KILL_RANK": 0, "hang_timeout": 3},
+        "rank 0 in an endless loop": {"LOOP_IN_STEP": 10, "KILL_RANK": 0, "hang_timeout": 3},
     }
     if ranks > 2:
         cases |= {

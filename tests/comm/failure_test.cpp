@@ -33,7 +33,7 @@ void expect_peer_lost(int peer, const std::function<void()>& call) {
       EXPECT_NE(std::string(lost.what()).find(concat("lost rank ", peer)), std::string::npos);
     }
   });
-  EXPECT_LT(seconds, 2.0);
+  EXPECT_LT(seconds, 20.0);  // and not the half hour of the time-out
 }
 
 }  // namespace

@@ -209,8 +209,8 @@ RANKS_TEST_WITH(Shm, a_rank_killed_in_the_middle_is_named_at_once, {.count = 3, 
     const double now = seconds_of(CLOCK_MONOTONIC);
     EXPECT_EQ(lost.peers(), std::vector<int>{1}) << lost.what();
     EXPECT_EQ(lost.operation(), "all_reduce");
-    // A few milliseconds, when the machine has nothing else to do.
-    EXPECT_LT(now - std::stod(world.store().get("killed_at")), 1.0);
+    // A few milliseconds when the machine has nothing else to do; the time-out is half an hour.
+    EXPECT_LT(now - std::stod(world.store().get("killed_at")), 20.0);
   }
   EXPECT_THROW(mean_of(reduction, tensor), PeerLost);
 }
@@ -235,7 +235,7 @@ RANKS_TEST(Shm, abort_ends_a_wait_here_and_at_the_peers, 3) {
   } else {
     EXPECT_THROW(mean_of(reduction, torch::ones({4})), PeerLost);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 15s);
   other.join();
   world.store().set(concat("over", world.rank()), "1");
 }
@@ -259,7 +259,7 @@ RANKS_TEST(Shm, a_long_wait_leaves_the_core_to_others, 2) {
   if (world.rank() == 1) std::this_thread::sleep_for(1s);
   const double before = seconds_of(CLOCK_THREAD_CPUTIME_ID);
   mean_of(reduction, torch::ones({4}));
-  EXPECT_LT(seconds_of(CLOCK_THREAD_CPUTIME_ID) - before, 0.05);
+  EXPECT_LT(seconds_of(CLOCK_THREAD_CPUTIME_ID) - before, 0.3);
 }
 
 RANKS_TEST(Shm, nothing_is_left_when_the_world_ends, 2) {

@@ -39,7 +39,7 @@ void lose_a_peer(Reduction reduction, int victim) {
     EXPECT_EQ(lost.peers(), std::vector<int>{victim}) << lost.what();
     EXPECT_EQ(lost.operation(), "all_reduce");
   }
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 2.0);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 20.0);
 
   ddp.reset();
   world = init({.store = Store::tcp({.port = std::atoi(std::getenv("MASTER_PORT"))}),

@@ -12,7 +12,7 @@ import textwrap
 import time
 import unittest
 
-from launcher import Job, is_alive, job_environment, run, set_launcher, wait_until_gone
+from launcher import LIMIT, Job, is_alive, job_environment, run, set_launcher, wait_until_gone
 
 set_launcher(sys.argv.pop(1))
 
@@ -130,9 +130,13 @@ class Endings(RunTest):
 
 class Restarts(RunTest):
     def test_a_restart_starts_all_and_counts(self):
+        said = self.folder / "said"  # rank 1 has; it would be stopped before
         text = (
             "echo rank $RANK count $TORCHELASTIC_RESTART_COUNT epoch $LOCKSTEP_EPOCH;"
-            "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 0 ] && exit 1; sleep 1000; }"
+            f"[ $RANK = 0 ] || touch {said};"
+            "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0;"
+            f"until [ -e {said} ]; do sleep 0.01; done;"
+            "[ $RANK = 0 ] && exit 1; sleep 1000"
         )
         code, out, _ = run(["--nproc-per-node", "2", "--max-restarts", "1", *self.shell(text)])
         self.assertEqual(code, 0)
@@ -232,7 +236,7 @@ class Signals(RunTest):
         code, out, err = job.end()
         self.assertEqual(code, 6)
         self.assertIn("rank 0", err)
-        wait_until_gone([int(pid) for pid in out.split()], 1)
+        wait_until_gone([int(pid) for pid in out.split()], LIMIT)
 
 
 class Orphans(RunTest):
@@ -258,10 +262,12 @@ class Orphans(RunTest):
         pids = [int(line.split()[1]) for line in out.splitlines() if line.startswith("pid")]
         self.assertTrue(all(is_alive(pid) for pid in pids))
         job.kill()
-        wait_until_gone(pids, 1)
+        wait_until_gone(pids, LIMIT)
 
     def test_what_workers_leave_behind_ends_with_the_job(self):
-        text = "setsid sh -c 'echo $$; exec sleep 1000' & read -r line < /dev/null; sleep 0.2"
+        said = self.folder / "said"
+        text = (f"setsid sh -c 'echo $$; touch {said}; exec sleep 1000' &"
+                f" until [ -e {said} ]; do sleep 0.01; done")
         code, out, _ = run(self.shell(text))
         self.assertEqual(code, 0)
         self.assertEqual([is_alive(int(pid)) for pid in out.split()], [False])
