@@ -88,9 +88,7 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
       std::holds_alternative<CannotReform>(message) ||
       (join != nullptr && !join->failures.empty() && join->epoch == before.epoch &&
        (join->phase == NodePhase::running || join->phase == NodePhase::reforming));
-  if (of_worker && before.at_work && !after.at_work) {
-    current(before.epoch).costs_restart = true;
-  }
+  if (of_worker && before.at_work && !after.at_work) cost_restart(before, after);
   const auto* failed = std::get_if<WorkerFailed>(&message);
   if (failed != nullptr && failed->code == 75 && failed->epoch == before.epoch && before.at_work) {
     current(before.epoch).is_last = true;
@@ -106,13 +104,11 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
   require(after.restarts <= before.restarts + 1 || after.restarts <= told_restarts_,
           "one event cost more than one restart");
   // A job of fixed size has failed when a member is lost at work, whatever the reason.
-  if (before.at_work && !after.at_work && !scenario_.terms.elastic()) {
-    current(before.epoch).costs_restart = true;
-  }
+  if (before.at_work && !after.at_work && !scenario_.terms.elastic()) cost_restart(before, after);
   // Of those that were to live on, one could not.
   const bool was_to_go_on = before.phase == Phase::preparing || before.holds_loss;
   if (before.at_work && was_to_go_on && after.restarts > before.restarts) {
-    current(before.epoch).costs_restart = true;
+    cost_restart(before, after);
   }
   require(after.restarts == 0 || !must_go_on(),
           "all workers are restarted although the job could have gone on in place");
@@ -131,6 +127,11 @@ void Checks::check_rejoining(const CoordinatorView& view, Time local_now) const 
   const Time longest = 16 * scenario_.coordinator.rejoin_after + kLongestStandstill;
   require(!may || local_now - last_epoch_since_ <= longest, view.left_out,
           " places were left out of epoch ", view.epoch, " and are never tried again");
+}
+
+// Of several nodes that are lost at once the first may begin an epoch that the next one ends.
+void Checks::cost_restart(const CoordinatorView& before, const CoordinatorView& after) {
+  cost_restart_.emplace(life_, after.phase == Phase::preparing ? before.epoch : after.epoch);
 }
 
 Checks::Formed& Checks::current(Epoch epoch) {
@@ -260,7 +261,7 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   if (last_epoch_ != 0) {
     const Formed& before = current(last_epoch_);
     require(!before.is_last, "epoch ", membership.epoch, " although a worker ended with 75");
-    const int cost = before.costs_restart ? 1 : 0;
+    const int cost = cost_restart_.contains({life_, last_epoch_}) ? 1 : 0;
     const int counted = before.common.restart_count;
     // In the meantime a node may have told of restarts under an earlier coordinator.
     require(membership.restart_count >= counted + cost &&
@@ -269,7 +270,7 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
             counted, "; ", cost, " more was needed");
     may_be_smaller = nodes >= before.common.nodes.size();
     if (prepare.carries_over) check_reformed(prepare, before, local_now);
-    if (before.costs_restart) ++tally_.restarts;
+    tally_.restarts += cost;
   }
   require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
               local_now - gathering_since_ >= scenario_.coordinator.last_call,

@@ -129,11 +129,11 @@ class Checks {
     std::map<std::string, int> store_ports;  // by node id
     bool carries_over = false;
     std::set<int> replaced;
-    bool costs_restart = false;
     bool is_last = false;
   };
 
   Formed& current(Epoch epoch);
+  void cost_restart(const CoordinatorView& before, const CoordinatorView& after);
   void check_membership(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
   static bool is_same_place(const Membership& before, const Membership& now, std::size_t node);
@@ -153,6 +153,7 @@ class Checks {
   bool one_ends_ = false;               // so a worker of the last epoch has said
   Time gathering_since_{0};
   std::map<std::pair<int, Epoch>, Formed> formed_;  // by life and epoch
+  std::set<std::pair<int, Epoch>> cost_restart_;    // by life and epoch
   std::optional<Finish> finish_;                    // of this life
   bool succeeded_once_ = false;
   bool ends_without_one_ = false;

@@ -87,6 +87,7 @@ void Machine::crash(bool power_lost) {
   }
   process_is_gone();
   if (power_lost) return forget_processes();
+  for (const Process& process : processes_) shared_.training.orphan(worker_id(process.number));
   shared_.queue.after(shared_.random.between(1ms, 100ms), [this] { forget_processes(); });
 }
 

@@ -178,6 +178,13 @@ void Training::die(int number) {
   find_highest();
 }
 
+void Training::orphan(int number) {
+  const auto found = workers_.find(number);
+  if (found == workers_.end()) return;
+  found->second.is_orphan = true;
+  find_highest();
+}
+
 // A step that only the dead have committed is made again, with the same result.
 void Training::find_highest() {
   highest_ = 0;
@@ -193,7 +200,7 @@ bool Training::is_survivable(const std::set<int>& numbers) const {
   const bool any = std::ranges::any_of(numbers, [&](int each) { return workers_.contains(each); });
   if (!any || ends_) return false;
   return std::ranges::any_of(workers_, [&](const auto& entry) {
-    return !numbers.contains(entry.first) && entry.second.has_state &&
+    return !numbers.contains(entry.first) && entry.second.has_state && !entry.second.is_orphan &&
            entry.second.lineage == lineage_ && entry.second.state_since + kKnown < queue_.now();
   });
 }

@@ -52,6 +52,8 @@ class Training {
   /// It has heard that its world is no more; what it had begun there is void.
   void revoke(int worker);
   void die(int worker);
+  /// Its node's launcher is gone: it cannot be carried over, and dies in a moment.
+  void orphan(int worker);
 
   bool has_state(int worker) const;
   /// A rule about what is carried over: nobody who has no state.
@@ -70,7 +72,7 @@ class Training {
     Time state_since{0};
     bool leaving = false;
     int lineage = 0;
-    bool is_orphan = false;  // the others went on without its node
+    bool is_orphan = false;  // its launcher is gone, or the others went on without its node
     int committed = 0;
   };
   struct World {
