@@ -107,9 +107,9 @@ class Checks {
   void connection_breaks(const std::string& id, bool both_learn);
   void goes_by_itself(const std::string& id) { excused_.insert(id); }
   void coordinator_died() { told_.clear(); }
-  /// What workers that train cannot be saved from: one died, or is told of another world, when all
-  /// had come to the end, and the others go. Then, and only then, the coordinator may say that the
-  /// job cannot go on in place.
+  /// What workers that train cannot be saved from: one died, is left out, or is told of another
+  /// world, when all had come to the end, and the others go. Then, and only then, the coordinator
+  /// may say that the job cannot go on in place.
   void ends_without_one() { ends_without_one_ = true; }
 
   // The end.

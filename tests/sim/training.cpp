@@ -147,7 +147,8 @@ void Training::reach_end(int number, WorldKey key) {
   // end.
   const bool one_is_dead = std::ranges::any_of(
       world.members, [&](const auto& member) { return !workers_.contains(member.second); });
-  if (one_is_dead) callbacks_.ends_without_one();
+  // One that is left out may be tried again at this very moment.
+  if (one_is_dead || world.size < world.slots) callbacks_.ends_without_one();
   for (const auto& [rank, each] : world.members) {
     soon(each, key, 10us, 50ms, [this, each = each, key] {
       workers_.at(each).leaving = true;

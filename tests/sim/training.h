@@ -26,7 +26,7 @@ class Training {
     std::function<void(int worker)> leaving;
     std::function<void(int worker)> ended;   // with success
     std::function<void(int worker)> at_end;  // has committed the last step and waits for the others
-    std::function<void()> ends_without_one;  // that has died, and was there when it did
+    std::function<void()> ends_without_one;  // that has died where all are, or is left out
     std::function<void()> cut_short_at_end;  // one hears of another world where all had come to it
   };
 

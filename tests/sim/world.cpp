@@ -208,8 +208,10 @@ void World::cause_survivable_fault(int node) {
 
 // The end is short, and what can go wrong there is not like anything else.
 void World::threaten_end(Machine& machine) {
-  if (scenario_.fault_gap == Time(0) || shared_.faults_over || !shared_.random.percent(25)) return;
-  shared_.queue.after(shared_.random.between(10us, 250ms), [&machine] { machine.kill_worker(); });
+  Random& random = shared_.random;
+  if (scenario_.fault_gap == Time(0) || shared_.faults_over || !random.percent(30)) return;
+  const Time latest = random.percent(60) ? 50ms : 250ms;  // while they go, or when they are gone
+  shared_.queue.after(random.between(10us, latest), [&machine] { machine.kill_worker(); });
 }
 
 void World::partition(int node) {
