@@ -295,7 +295,7 @@ void Coordinator::grow_if_possible() {
   // Where workers have already succeeded the job is about to end; they would do their work twice.
   const bool ending = std::ranges::any_of(participants_, [&](const std::string& id) {
     const Node* node = participant(id);
-    return node == nullptr ? !is_absent(id) : node->succeeded;
+    return node == nullptr ? !id.empty() : node->succeeded;
   });
   if (ending) return;
   begin_stop(concat("node ", waiting.front().host, " joined: restarting with ",

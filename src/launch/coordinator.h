@@ -76,7 +76,7 @@ class Coordinator {
   bool is_reforming() const { return phase_ == Phase::preparing && carries_over_; }
   /// Whether ranks are lost, and others have not said yet that they can be carried over.
   bool holds_loss() const { return loss_.has_value(); }
-  /// Nodes of the current epoch, by group rank.
+  /// Nodes of the current epoch, by group rank; empty where one was lost and the others go on.
   const std::vector<std::string>& participants() const { return participants_; }
   /// How many places of the current epoch are left out, and how many of those have their node.
   int left_out() const { return static_cast<int>(left_out_.size()); }
@@ -170,7 +170,6 @@ class Coordinator {
   // Nodes that are lost while the others go on (coordinator_seats.cpp).
   std::vector<int> places_of_seat(int seat) const;
   int seat_of(int place) const;
-  bool is_absent(const std::string& id) const;
   bool go_on_without(const Node& node, const Ending& ending);
   std::map<int, std::string> nodes_for_empty_seats() const;
   std::set<int> places_to_fill(Time time) const;
@@ -229,7 +228,7 @@ class Coordinator {
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;
   std::map<std::string, Time> claims_;     // on a node rank that is held, by id
-  std::vector<std::string> participants_;  // ids by group rank
+  std::vector<std::string> participants_;  // ids by group rank; empty where one is absent
   std::vector<NodeInfo> seats_;            // as they are, or were when they were lost
   std::set<int> absent_;                   // group ranks without a node, while the others go on
   bool lost_someone_ = false;              // since the last epoch was formed

@@ -173,7 +173,7 @@ std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_carrying_over(
     const std::set<int>& lost) const {
   for (const std::string& id : participants_) {
     const auto node = nodes_.find(id);
-    if (is_absent(id)) continue;
+    if (id.empty()) continue;
     if (node == nodes_.end() || !node->second.participant || node->second.succeeded) {
       return Obstacle{"the workers of a node have already ended well"};
     }

@@ -26,11 +26,6 @@ int Coordinator::seat_of(int place) const {
   return seat;
 }
 
-bool Coordinator::is_absent(const std::string& id) const {
-  return std::ranges::any_of(
-      absent_, [&](int seat) { return participants_[static_cast<std::size_t>(seat)] == id; });
-}
-
 // The store is on the first node; a job without it begins again.
 bool Coordinator::go_on_without(const Node& node, const Ending& ending) {
   const bool at_work = phase_ == Phase::running || is_reforming();
@@ -42,6 +37,7 @@ bool Coordinator::go_on_without(const Node& node, const Ending& ending) {
     if (!left_out_.contains(place)) lost.push_back(place);
   }
   absent_.insert(seat);
+  participants_[static_cast<std::size_t>(seat)].clear();  // it may come back to another seat
   if (!lost.empty()) return replace_in_place(ending, lost, now_);
   actions_.push_back(Say{ending.reason});  // it had no workers
   start_if_all_are_ready();

@@ -106,7 +106,7 @@ std::optional<Time> Coordinator::next_rejoin() const {
   if (left_out_.empty() || phase_ != Phase::running || !settled_ || loss_) return std::nullopt;
   if (std::cmp_less(with_state_.size(), world_size())) return std::nullopt;
   for (const std::string& id : participants_) {
-    if (is_absent(id)) continue;
+    if (id.empty()) continue;
     const auto node = nodes_.find(id);
     if (node == nodes_.end() || !node->second.participant) return std::nullopt;
     if (node->second.succeeded || !node->second.link) return std::nullopt;

@@ -370,6 +370,26 @@ TEST(CoordinatorShrink, a_node_that_is_back_and_missed_the_word_hears_it_again) 
   EXPECT_EQ(job.last<Prepare>(8)->replaced, std::vector{2});
 }
 
+TEST(CoordinatorShrink, a_node_that_comes_back_to_the_seat_of_another_has_left_its_own) {
+  JobWithoutC job;
+  job.ready({"a", "b"});
+  job.recovers("a", 5);
+  job.recovers("b", 5);
+  job.close("b");
+  job.pass(3s, {"a"});
+  job.ready({"a"});
+  job.recovers("a", 5);
+  job.rejoin("c", 7, NodePhase::idle, 1);  // fits the first of the two seats that are empty
+  ASSERT_TRUE(job.is_reforming());
+  EXPECT_EQ(job.coordinator().participants(), (std::vector<std::string>{"a", "c", ""}));
+  ASSERT_TRUE(job.last<Prepare>(7));
+  EXPECT_EQ(job.last<Prepare>(7)->membership.group_rank, 1);
+  EXPECT_EQ(job.last<Prepare>(7)->replaced, std::vector{1});
+  job.rejoin("c", 8, NodePhase::idle, 1);  // it has missed the word
+  ASSERT_TRUE(job.last<Prepare>(8));
+  EXPECT_EQ(job.last<Prepare>(8)->membership.group_rank, 1);
+}
+
 TEST(CoordinatorShrink, a_node_that_is_lost_while_others_are_replaced_is_left_out_as_well) {
   Job job(shrinking(1, 100));
   job.close("c");
