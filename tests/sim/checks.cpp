@@ -105,9 +105,11 @@ void Checks::coordinator_acted(const CoordinatorView& before, const CoordinatorV
           "one event cost more than one restart");
   // A job of fixed size has failed when a member is lost at work, whatever the reason.
   if (before.at_work && !after.at_work && !scenario_.terms.elastic()) cost_restart(before, after);
-  // Of those that were to live on, one could not.
+  // Of those that were to live on, one could not. What a node tells of restarts under an earlier
+  // coordinator is none of that.
   const bool was_to_go_on = before.phase == Phase::preparing || before.holds_loss;
-  if (before.at_work && was_to_go_on && after.restarts > before.restarts) {
+  const bool restarts = after.restarts > std::max(before.restarts, told_restarts_);
+  if (before.at_work && was_to_go_on && restarts) {
     cost_restart(before, after);
   }
   require(after.restarts == 0 || !must_go_on(),
