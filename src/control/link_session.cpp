@@ -67,7 +67,7 @@ LinkSession::Result LinkSession::receive(std::string_view bytes) {
     }
   } catch (const InvalidArgument& error) {
     if (state_ == State::established) {
-      close(error.what(), result);
+      break_off(error.what(), result);
     } else {
       // The port of another program, or another program at this port.
       refuse(concat("the peer does not speak lockstep's protocol between agents: ", error.what()),
@@ -147,17 +147,18 @@ void LinkSession::on_accept(std::string_view payload, Result& result) {
 
 void LinkSession::on_sealed(std::string_view payload, Result& result) {
   if (payload.size() < kHmacBytes + kNumberBytes) {
-    return close(concat("a frame of ", payload.size(), " bytes came, too short to be one"), result);
+    return break_off(concat("a frame of ", payload.size(), " bytes came, too short to be one"),
+                     result);
   }
   const std::string_view protected_part = payload.substr(kHmacBytes);
   if (!equal_in_constant_time(payload.substr(0, kHmacBytes), mac(receive_key_, protected_part))) {
-    return close("a frame was changed on its way, or forged", result);
+    return break_off("a frame was changed on its way, or forged", result);
   }
   const std::uint64_t number = decode_number(protected_part);
   if (number != next_received_) {
-    return close(concat("frame ", number, " came where ", next_received_,
-                        " was due: repeated, lost or out of order"),
-                 result);
+    return break_off(concat("frame ", number, " came where ", next_received_,
+                            " was due: repeated, lost or out of order"),
+                     result);
   }
   ++next_received_;
   result.messages.emplace_back(protected_part.substr(kNumberBytes));
@@ -195,6 +196,12 @@ void LinkSession::establish() {
 void LinkSession::refuse(const std::string& reason, Result& result) {
   result.send +=
       encode_frame(std::string(1, static_cast<char>(HandshakeKind::refusal)) + printable(reason));
+  close(reason, result);
+}
+
+// What the peer itself would never have sent.
+void LinkSession::break_off(const std::string& reason, Result& result) {
+  result.tampered = true;
   close(reason, result);
 }
 

@@ -51,6 +51,7 @@ class LinkSession {
     std::vector<std::string> messages;  // from the peer, in order
     std::optional<std::string> closed_because;
     bool established = false;  // the peer has proven itself, now or in an earlier call
+    bool tampered = false;     // closed because someone between the two has changed something
   };
 
   /// The longest message: a frame less what protects it.
@@ -87,6 +88,7 @@ class LinkSession {
   std::string prove(std::string_view label) const;
   void establish();
   void refuse(const std::string& reason, Result& result);
+  void break_off(const std::string& reason, Result& result);
   void close(const std::string& reason, Result& result);
 
   LinkSessionOptions options_;

@@ -84,6 +84,7 @@ void LinkConnection::read() {
 
 void LinkConnection::deliver(LinkSession::Result result) {
   const auto events = events_;
+  tampered_ = tampered_ || result.tampered;
   const bool opens = result.established && deadline_ != EventLoop::TimerId{};
   if (!result.send.empty()) queue(std::move(result.send));
   if (opens) {

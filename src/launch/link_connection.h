@@ -56,6 +56,8 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
   std::size_t queued_bytes() const { return queued_bytes_; }
   const std::string& peer_address() const { return peer_address_; }
   const std::string& local_address() const { return local_address_; }
+  /// Whether it was closed because of bytes that its peer cannot have sent.
+  bool tampered() const { return tampered_; }
 
  private:
   enum class State { open, draining, closed };
@@ -93,6 +95,7 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
   std::size_t queued_bytes_ = 0;
   bool wants_output_ = false;
   bool silent_ = false;  // the owner wants no more events
+  bool tampered_ = false;
   EventLoop::Clock::time_point last_progress_;
   EventLoop::TimerId deadline_{};  // of the handshake, then of draining
   std::optional<EventLoop::TimerId> stall_timer_;

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -16,7 +17,6 @@ namespace lockstep {
 namespace {
 
 constexpr int kAcceptsPerRound = 64;
-constexpr std::size_t kMaxReportedAddresses = 1024;
 constexpr std::chrono::milliseconds kAcceptPause{200};
 
 bool is_out_of_resources(int error) {
@@ -65,7 +65,7 @@ void LinkServer::on_connection() {
 }
 
 void LinkServer::adopt(UniqueFd socket) {
-  if (strangers_.size() >= options_.max_strangers) evict_oldest_stranger();
+  if (strangers_.size() >= options_.max_strangers) evict_stranger();
   const Id id = ++last_id_;
   strangers_[id] = LinkConnection::start(
       loop_, std::move(socket),
@@ -81,6 +81,7 @@ void LinkServer::adopt(UniqueFd socket) {
            [this, id] {
              if (callbacks_.on_drained) callbacks_.on_drained(id);
            }});
+  ++strangers_by_address_[strangers_[id]->peer_address()];
 }
 
 void LinkServer::pause_accepting(int error) {
@@ -91,34 +92,58 @@ void LinkServer::pause_accepting(int error) {
 }
 
 void LinkServer::on_opened(Id id) {
-  auto node = strangers_.extract(id);
-  const auto connection = node.mapped();
-  peers_.insert(std::move(node));
+  const auto connection = strangers_.at(id);
+  remove_stranger(id);
+  peers_[id] = connection;
   callbacks_.on_open(id, connection->peer_address(), connection->local_address());
 }
 
 void LinkServer::on_closed(Id id, const std::string& reason) {
   if (const auto found = strangers_.find(id); found != strangers_.end()) {
     const std::string address = found->second->peer_address();
-    strangers_.erase(found);
+    remove_stranger(id);
     report(address, reason);
-  } else if (peers_.erase(id) != 0) {
+  } else if (const auto peer = peers_.find(id); peer != peers_.end()) {
+    const auto connection = peer->second;
+    peers_.erase(peer);
+    const std::string& address = connection->peer_address();
+    if (connection->tampered() && tampered_.size() < kMaxReportedAddresses &&
+        tampered_.insert(address).second) {
+      callbacks_.on_refused(address, reason);
+    }
     callbacks_.on_close(id, reason);
   }
 }
 
 void LinkServer::report(const std::string& address, const std::string& reason) {
-  if (reported_.size() >= kMaxReportedAddresses || !reported_.insert(address).second) return;
-  callbacks_.on_refused(address, reason);
+  if (reported_.size() > kMaxReportedAddresses || !reported_.insert(address).second) return;
+  if (reported_.size() <= kMaxReportedAddresses) {
+    callbacks_.on_refused(address, reason);
+  } else {
+    callbacks_.on_refused(address, concat(reason, "; as ", kMaxReportedAddresses,
+                                          " addresses before; further ones are not named"));
+  }
 }
 
-void LinkServer::evict_oldest_stranger() {
-  const auto oldest = strangers_.begin();
+void LinkServer::remove_stranger(Id id) {
+  const auto found = strangers_.find(id);
+  const auto count = strangers_by_address_.find(found->second->peer_address());
+  if (--count->second == 0) strangers_by_address_.erase(count);
+  strangers_.erase(found);
+}
+
+// Whoever floods the port from one place pushes out connections of its own, not those of nodes that
+// are about to prove themselves.
+void LinkServer::evict_stranger() {
+  const auto most = std::ranges::max_element(strangers_by_address_, {},
+                                             [](const auto& entry) { return entry.second; });
+  const auto oldest = std::ranges::find_if(
+      strangers_, [&](const auto& entry) { return entry.second->peer_address() == most->first; });
   const auto connection = oldest->second;
-  strangers_.erase(oldest);
+  remove_stranger(oldest->first);
   connection->abandon();
-  report(connection->peer_address(), concat("it proved nothing while ", options_.max_strangers,
-                                            " others were waiting for their turn"));
+  report(connection->peer_address(), concat("it proved nothing, and ", options_.max_strangers,
+                                            " connections that had proven nothing were open"));
 }
 
 void LinkServer::send(Id id, std::string_view message) {

@@ -17,7 +17,8 @@ struct LinkServerOptions {
   std::string secret;  // empty: --insecure, see LinkSessionOptions
   std::string run_id;
   LinkLimits limits;
-  // Who has proven nothing may hold so many connections; then the oldest gives way.
+  // Who has proven nothing may hold so many connections; then the oldest of the address that has
+  // most of them gives way.
   std::size_t max_strangers = 256;
 };
 
@@ -29,6 +30,7 @@ struct LinkServerOptions {
 class LinkServer {
  public:
   using Id = std::uint64_t;
+  static constexpr std::size_t kMaxReportedAddresses = 16;
 
   struct Callbacks {
     /// The peer has proven itself. The addresses are numeric, without ports: its, and the one of
@@ -38,7 +40,8 @@ class LinkServer {
     std::function<void(Id, std::string message)> on_message;
     /// After on_open and once; not for connections that close() ended.
     std::function<void(Id, const std::string& reason)> on_close;
-    /// Someone was turned away before on_open. Once for each address, for the log.
+    /// Someone was turned away before on_open, or changes what a peer sends. For the log: once
+    /// for each address, and once for all those after the first kMaxReportedAddresses.
     std::function<void(const std::string& peer_address, const std::string& reason)> on_refused;
     /// What was queued for a peer and could not be sent at once has gone. May be unset.
     std::function<void(Id)> on_drained = {};
@@ -74,7 +77,8 @@ class LinkServer {
   void on_opened(Id id);
   void on_closed(Id id, const std::string& reason);
   void report(const std::string& address, const std::string& reason);
-  void evict_oldest_stranger();
+  void remove_stranger(Id id);
+  void evict_stranger();
 
   EventLoop& loop_;
   UniqueFd listener_;
@@ -82,9 +86,11 @@ class LinkServer {
   Callbacks callbacks_;
   Id last_id_ = 0;
   std::map<Id, std::shared_ptr<LinkConnection>> strangers_;  // ordered by age
+  std::map<std::string, std::size_t> strangers_by_address_;  // how many
   std::map<Id, std::shared_ptr<LinkConnection>> peers_;
   std::vector<std::weak_ptr<LinkConnection>> closing_;
   std::set<std::string> reported_;  // addresses that were turned away
+  std::set<std::string> tampered_;  // addresses whose bytes someone changes
   EventLoop::TimerId resume_{};
 };
 

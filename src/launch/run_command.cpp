@@ -11,6 +11,7 @@
 #include "launch/node_shell.h"
 #include "launch/parse_options.h"
 #include "launch/run_directory.h"
+#include "launch/secret.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -73,6 +74,7 @@ std::function<void(const std::string&)> event_listener(const RunOptions& options
 }
 
 int run_job(JobPlan& plan, Console& console) {
+  if (!plan.secret.empty()) guard_secret();
   // Threads must not exist yet when the keeper is forked, nor signals be blocked.
   Keeper keeper;
   SignalInbox signals(plan.options.stop_signals);

@@ -1,6 +1,7 @@
 #include "launch/secret.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -90,6 +91,11 @@ std::optional<std::string> given_secret(const std::optional<std::string>& secret
     return secret;
   }
   return std::nullopt;
+}
+
+void guard_secret() {
+  // The whole process and not some pages: a secret is copied by parsers, sessions and OpenSSL.
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) throw_errno("prctl(PR_SET_DUMPABLE)");
 }
 
 }  // namespace lockstep

@@ -23,4 +23,9 @@ std::string read_secret_file(const std::string& path);
 std::optional<std::string> given_secret(const std::optional<std::string>& secret_file,
                                         const Environment& environment);
 
+/// Whatever holds a secret in this process stays out of core dumps, and out of the reach of other
+/// processes of the same user (ptrace, /proc/PID/mem), the workers among them. Children are as they
+/// would be anyway once they have called exec: core dumps of workers stay possible.
+void guard_secret();
+
 }  // namespace lockstep

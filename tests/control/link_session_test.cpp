@@ -189,6 +189,7 @@ TEST(LinkSession, refuses_a_frame_with_any_bit_changed) {
     changed[place] ^= 1;
     const auto result = ends.server.receive(changed);
     ASSERT_TRUE(contains(reason(result), "changed on its way")) << place;
+    ASSERT_TRUE(result.tampered);
     ASSERT_TRUE(result.messages.empty());
   }
 }

@@ -1,6 +1,8 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <functional>
 #include <map>
 #include <vector>
@@ -91,10 +93,12 @@ struct Client {
 };
 
 // A socket that is connected and knows nothing about links.
-UniqueFd plain_connection(int port) {
+UniqueFd plain_connection(int port, const std::string& from = "127.0.0.1") {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  ::inet_pton(AF_INET, from.c_str(), &address.sin_addr);
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
   EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
@@ -201,6 +205,41 @@ TEST(Link, strangers_in_numbers_do_not_keep_an_agent_out) {
   Client client(loop, server);
   EXPECT_TRUE(eventually(loop, [&] { return client.opened; }));
   EXPECT_EQ(server.refused.size(), 1u);
+}
+
+TEST(Link, whoever_floods_the_port_pushes_out_its_own_connections) {
+  EventLoop loop;
+  LinkServerOptions options{.secret = kSecret, .max_strangers = 4};
+  Server server(loop, options);
+  // Another address, that is slow to prove itself: it stays however many come after it.
+  const UniqueFd slow = plain_connection(server.server.port(), "127.0.0.2");
+  std::vector<UniqueFd> flood;
+  for (int i = 0; i < 40; ++i) flood.push_back(plain_connection(server.server.port()));
+  ASSERT_TRUE(eventually(loop, [&] { return !server.refused.empty(); }));
+  for (int i = 0; i < 20; ++i) loop.run_once(milliseconds(1));
+  const auto is_open = [](const UniqueFd& socket) {
+    char bytes[1024];
+    ssize_t got = 0;
+    while ((got = ::recv(socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT)) > 0) continue;
+    return got < 0 && errno == EAGAIN;
+  };
+  EXPECT_TRUE(is_open(slow));
+  EXPECT_EQ(std::ranges::count_if(flood, is_open), 3);
+  EXPECT_EQ(server.refused.size(), 1u);
+}
+
+TEST(Link, many_addresses_that_are_turned_away_fill_no_log) {
+  EventLoop loop;
+  Server server(loop);
+  for (int i = 1; i <= 60; ++i) {
+    const UniqueFd stranger =
+        plain_connection(server.server.port(), "127.0.1." + std::to_string(i));
+    ASSERT_EQ(::send(stranger.get(), "GET / HTTP", 10, MSG_NOSIGNAL), 10);
+    loop.run_once(milliseconds(20));
+  }
+  ASSERT_TRUE(eventually(
+      loop, [&] { return server.refused.size() == LinkServer::kMaxReportedAddresses + 1; }));
+  EXPECT_TRUE(contains(server.refused.back(), "further ones are not named"));
 }
 
 TEST(Link, a_client_waits_no_longer_than_the_handshake_timeout_for_a_server_that_says_nothing) {
