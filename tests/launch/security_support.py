@@ -80,8 +80,12 @@ class Middle:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            with inside(self._network.namespace(self._node)):
-                server = socket.create_connection((self._target, PORT), timeout=LIMIT)
+            try:
+                with inside(self._network.namespace(self._node)):
+                    server = socket.create_connection((self._target, PORT), timeout=LIMIT)
+            except OSError:  # it does not listen yet: whoever asked will ask again
+                client.close()
+                continue
             server.settimeout(None)
             thread = threading.Thread(target=self._pass_on, args=(client, server), daemon=True)
             self._threads.append(thread)
