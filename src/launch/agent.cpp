@@ -373,6 +373,21 @@ Agent::Actions Agent::on_stop_signal(int signal, const std::string& name, Time n
   return take();
 }
 
+Agent::Actions Agent::on_signal_for_workers(const PassSignal& signal, Time now) {
+  now_ = now;
+  if (done_) return take();
+  if (connected_ && in_touch_) {
+    send(signal);
+  } else {
+    handle(signal);
+  }
+  return take();
+}
+
+void Agent::handle(const PassSignal& signal) {
+  actions_.push_back(TellWorkers{signal.signal, signal.time_left});
+}
+
 Agent::Actions Agent::on_broken(const std::string& reason, Time now) {
   now_ = now;
   if (!done_) leave(0, reason);

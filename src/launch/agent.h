@@ -72,6 +72,12 @@ struct NoteRecovered {
 struct SignalWorkers {
   int signal = 0;
 };
+/// A signal that the scheduler or a user sent, and the time that is left where it is known. Unlike
+/// SignalWorkers it asks for nothing.
+struct TellWorkers {
+  int signal = 0;  // 0: they have had it
+  std::optional<Time> time_left;
+};
 /// End every process that is left of the workers and of what they started. Answered by
 /// on_all_gone().
 struct EndLeftovers {
@@ -85,8 +91,9 @@ struct AgentDone {
   Finish finish;
 };
 
-using AgentAction = std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, RevokeWorkers,
-                                 NoteRecovered, SignalWorkers, EndLeftovers, AgentSays, AgentDone>;
+using AgentAction =
+    std::variant<Connect, Disconnect, Send, OpenStore, StartWorkers, RevokeWorkers, NoteRecovered,
+                 SignalWorkers, TellWorkers, EndLeftovers, AgentSays, AgentDone>;
 
 /// One node of a job: keeps in touch with the coordinator, starts and stops this node's workers as
 /// it is told, and stops them by itself when it is cut off. One per launcher process.
@@ -119,6 +126,9 @@ class Agent {
   Actions on_stuck(const std::string& text, Time now);
   /// A signal that asks the job to stop. The second one does not wait any longer.
   Actions on_stop_signal(int signal, const std::string& name, Time now);
+  /// One that is meant for the workers of the whole job. It reaches this node's by way of the
+  /// coordinator, so that they get it once however many nodes got it.
+  Actions on_signal_for_workers(const PassSignal& signal, Time now);
   /// Something in the shell cannot go on (the store's port, the keeper).
   Actions on_broken(const std::string& reason, Time now);
 
@@ -147,6 +157,7 @@ class Agent {
   void handle(const Stop& stop);
   void handle(const Finish& finish);
   void handle(const Recovered& recovered);
+  void handle(const PassSignal& signal);
   void handle(const Beat&) {}
 
   void reform(const Prepare& prepare);

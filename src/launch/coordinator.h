@@ -62,6 +62,8 @@ class Coordinator {
 
   Actions on_message(LinkId link, const Message& message, Time now);
   Actions on_closed(LinkId link, const std::string& reason, Time now);
+  /// A signal for the workers that came to the coordinator's own process, where that is no node.
+  Actions on_signal(const PassSignal& signal, Time now);
 
   /// To be called at next_deadline(), or later.
   Actions on_time(Time now);
@@ -130,6 +132,12 @@ class Coordinator {
     std::set<int> left_out;
     std::string why;  // they are left out
   };
+  /// A scheduler may send one warning to all nodes: what comes from several is passed on once.
+  struct SignalRound {
+    Time since{0};
+    std::set<std::string> origins;
+    bool time_known = false;
+  };
   struct Obstacle {
     std::string reason;
     bool may_pass = false;  // a rank has not said yet whether it can be carried over
@@ -144,6 +152,9 @@ class Coordinator {
   void handle(Node& node, const CannotReform& cannot);
   void handle(Node& node, const RanksRejected& rejected);
   void handle(Node& node, const Leave& leave);
+  void handle(Node& node, const PassSignal& signal);
+  void pass_signal(const std::string& origin, const std::string& where, const PassSignal& signal);
+  void tell_time_left(Node& node);
 
   std::optional<std::string> reason_to_refuse(const Join& join) const;
   const Node* holder_of_rank(const NodeInfo& info) const;
@@ -254,7 +265,9 @@ class Coordinator {
   std::map<int, std::int64_t> died_at_;  // the step at which the job went on after its last death
   Time lost_since_{0};
   Time reform_deadline_{0};
-  Ending cause_;                  // of the loss
+  std::map<int, SignalRound> signal_rounds_;  // the latest, by signal
+  std::optional<Time> ends_at_;               // the scheduler's end of the job, once it has warned
+  Ending cause_;                              // of the loss
   std::optional<Ending> ending_;  // what follows when all have stopped; unset: another epoch
   Start start_;                   // of the current epoch
   Finish finish_;                 // once finished

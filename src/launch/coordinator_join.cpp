@@ -41,6 +41,7 @@ void Coordinator::handle(LinkId link, const Join& join) {
   node.info = join.node;
   node.hosts_coordinator = join.hosts_coordinator;
   attach(node, link);
+  tell_time_left(node);
   catch_up(node, join);
 }
 

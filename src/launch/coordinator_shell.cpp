@@ -133,6 +133,10 @@ void CoordinatorShell::from_local_agent(const Message& message) {
   });
 }
 
+void CoordinatorShell::pass_signal(const PassSignal& signal) {
+  perform(coordinator_.on_signal(signal, monotonic_now()));
+}
+
 void CoordinatorShell::perform(Coordinator::Actions actions) {
   for (CoordinatorAction& action : actions) {
     if (const auto* to = std::get_if<SendTo>(&action)) {

@@ -46,6 +46,9 @@ class CoordinatorShell {
   /// What the agent of this process says.
   void from_local_agent(const Message& message);
 
+  /// A signal for the workers of all nodes, that came to this process.
+  void pass_signal(const PassSignal& signal);
+
   /// Everyone has been told the end, and the kernel has taken every byte of it.
   bool done() const;
 

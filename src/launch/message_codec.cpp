@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <limits>
 #include <string_view>
 
@@ -284,6 +285,10 @@ json body(const Recovered& recovered) {
           {"step", recovered.step},
           {"since_loss_ns", recovered.since_loss.count()}};
 }
+json body(const PassSignal& passed) {
+  return {{"signal", passed.signal},
+          {"time_left_ns", passed.time_left ? json(passed.time_left->count()) : json(nullptr)}};
+}
 json body(const Start& start) {
   return {{"epoch", start.epoch},
           {"master_addr", start.master_addr},
@@ -399,12 +404,23 @@ Message parse(const json& object, const StacksDone*) {
   return done;
 }
 
+Message parse(const json& object, const PassSignal*) {
+  PassSignal passed{.signal = number<int>(object, "signal", 0, 64)};
+  if (passed.signal != 0 && passed.signal != SIGUSR1 && passed.signal != SIGUSR2) {
+    throw InvalidArgument("message field 'signal' is none that is passed on");
+  }
+  if (!field(object, "time_left_ns").is_null()) {
+    passed.time_left = Time(number<std::int64_t>(object, "time_left_ns"));
+  }
+  return passed;
+}
+
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames{
     "join",          "ready",      "failed",      "succeeded",    "stopped",     "leave",
     "refused",       "status",     "prepare",     "start",        "stop",        "finish",
     "beat",          "ask_stacks", "find_stacks", "found_stacks", "stacks_done", "recovers",
-    "cannot_reform", "rejected",   "recovered"};
+    "cannot_reform", "rejected",   "recovered",   "pass_signal"};
 
 template <std::size_t Index = 0>
 Message parse_kind(std::size_t kind, const json& object) {

@@ -215,6 +215,15 @@ struct Finish {
   std::vector<int> stopped_ranks;      // ended by the launcher on purpose
 };
 
+/// A signal that is meant for the workers of the whole job, as schedulers send one before they end
+/// it. From the node that got it to the coordinator, and from there to all.
+struct PassSignal {
+  int signal = 0;  // SIGUSR1 or SIGUSR2; 0: it was passed on before, the time is news
+  std::optional<Time> time_left = {};  // until the scheduler ends the job, where that is known
+
+  bool operator==(const PassSignal&) const = default;
+};
+
 // Both ways, so that silence means something.
 struct Beat {};
 
@@ -244,7 +253,7 @@ struct StacksDone {
 using Message =
     std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused, Status,
                  Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks, FoundStacks, StacksDone,
-                 RankRecovers, CannotReform, RanksRejected, Recovered>;
+                 RankRecovers, CannotReform, RanksRejected, Recovered, PassSignal>;
 
 /// One message as JSON text, and back. decode() throws InvalidArgument for everything that encode()
 /// could not have made.

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <unistd.h>
+#include <algorithm>
 #include <csignal>
 
 #include "core/rank_list.h"
@@ -50,7 +51,8 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
           [this](const Message& message) { link_->send(message); },
           [this](const std::string& text) { services_.console.warn(text); }),
       hang_watch_(plan.options.hang_timeout),
-      straggler_watch_(plan.options.straggler_time) {
+      straggler_watch_(plan.options.straggler_time),
+      time_left_finder_(services.loop, plan.environment, services.directory.path()) {
   // Only now: making the link may have changed who hosts the coordinator.
   agent_.emplace(plan.agent, monotonic_now());
   services_.loop.watch(services_.keeper.fd(), EPOLLIN, [this](std::uint32_t events) {
@@ -175,6 +177,7 @@ WorkerHub::Callbacks NodeShell::hub_callbacks() {
           [this, event](int slot, const WorkerHello& hello) {
             forget_progress(slot);
             event("worker_hello", slot, {{"program", hello.program}});
+            post([this, slot] { tell_time_left(slot); });
           },
       .on_heartbeat = [this](int slot, const auto& beat) { on_progress(slot, beat); },
       .on_lost_peers =
@@ -246,8 +249,9 @@ void NodeShell::carry_out(const SignalWorkers& signal) {
                           .fields = {{"signal", signal_name(signal.signal)}}});
   // Those that talk hear how long they have.
   if (signal.signal != SIGKILL) {
+    const Time left = std::min(plan_.agent.grace, time_left().value_or(plan_.agent.grace));
     hub_.stop_all("the launcher stops the workers",
-                  std::chrono::duration_cast<std::chrono::milliseconds>(plan_.agent.grace));
+                  std::chrono::duration_cast<std::chrono::milliseconds>(left));
   }
   workers_.signal(signal.signal);
   spares_.stop();
@@ -374,19 +378,6 @@ void NodeShell::on_keeper_lost(const std::string& how) {
                                    .code = 128 + SIGKILL,
                                    .details = ""},
                                   now));
-  }
-}
-
-void NodeShell::on_signal() {
-  while (const auto number = services_.signals.next()) {
-    if (services_.signals.is_stop(*number)) {
-      note(concat("got ", signal_name(*number), ": stopping the workers"));
-      perform(agent_->on_stop_signal(*number, signal_name(*number), monotonic_now()));
-    } else {
-      if (*number == SIGWINCH) services_.pump.resize_terminals();
-      workers_.signal(*number);
-      watch_keeper();
-    }
   }
 }
 

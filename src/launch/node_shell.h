@@ -22,6 +22,7 @@
 #include "launch/stop_signals.h"
 #include "launch/store_forwarder.h"
 #include "launch/straggler_watch.h"
+#include "launch/time_left.h"
 #include "launch/worker_group.h"
 #include "launch/worker_hub.h"
 
@@ -62,6 +63,7 @@ class NodeShell {
   void carry_out(const RevokeWorkers& revoke);
   void carry_out(const NoteRecovered& note);
   void carry_out(const SignalWorkers& signal);
+  void carry_out(const TellWorkers& tell);
   void carry_out(const EndLeftovers& end);
   void carry_out(const AgentSays& says);
   void carry_out(const AgentDone& done);
@@ -96,7 +98,11 @@ class NodeShell {
   void note_failure(const WorkerEnd& end);
   void await_leftovers();
   void on_keeper_lost(const std::string& how);
+  // node_signals.cpp: signals, and the time that is left
   void on_signal();
+  std::optional<Time> time_left() const;
+  void tell_time_left(int slot);
+  void pass_to_workers(int signal);
   void attempt(const std::function<void()>& action);
   void on_broken(const std::string& reason);
   void post(std::function<void()> call);
@@ -126,6 +132,8 @@ class NodeShell {
   EventLoop::TimerId straggler_timer_{};
   std::optional<Subprocess> hang_search_;  // for the stack of one that hangs
   std::set<std::uint64_t> hung_;           // workers that were found, by id
+  TimeLeftFinder time_left_finder_;
+  std::optional<Time> ends_at_;  // the scheduler's end of the job, once it has warned
   bool keeper_lost_ = false;
   bool keeper_pending_ = false;
   EventLoop::TimerId keeper_patience_{};

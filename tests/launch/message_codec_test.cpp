@@ -1,3 +1,5 @@
+#include <csignal>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -90,7 +92,8 @@ std::vector<Message> all_kinds() {
       some_recovery(),
       CannotReform{4, "why"},
       RanksRejected{4, {2, 3}, "why"},
-      Recovered{4, 812, Time(310)}};
+      Recovered{4, 812, Time(310)},
+      PassSignal{.signal = SIGUSR1, .time_left = Time(60)}};
 }
 
 TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {

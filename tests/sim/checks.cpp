@@ -55,6 +55,7 @@ Tally& Tally::operator+=(const Tally& other) {
   succeeded += other.succeeded;
   failed += other.failed;
   refused += other.refused;
+  warned += other.warned;
   return *this;
 }
 
@@ -66,6 +67,7 @@ void Checks::coordinator_started(int life, Time local_now) {
   told_restarts_ = 0;
   gathering_since_ = local_now;
   finish_.reset();
+  warnings_ = {};
   told_.clear();
   ++tally_.coordinators;
 }
@@ -78,6 +80,7 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
     told_restarts_ = std::max(told_restarts_, join->restart_count);
     if (join->phase == NodePhase::running) ++tally_.rejoined_at_work;
   }
+  if (const auto* signal = std::get_if<PassSignal>(&message)) warnings_.heard(*signal);
   const auto* recovers = std::get_if<RankRecovers>(&message);
   if (recovers != nullptr && recovers->epoch == last_epoch_ && !recovers->able) one_ends_ = true;
   const auto about = epoch_of(message);
@@ -162,6 +165,10 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
   if (const auto* refused = std::get_if<Refused>(&message)) {
     ++tally_.refused;
     require(finish_ || is_stranger(node_id), node_id, " was refused: ", refused->reason);
+  }
+  if (const auto* signal = std::get_if<PassSignal>(&message)) {
+    const std::string wrong = warnings_.sent(node_id, *signal);
+    require(wrong.empty(), node_id, " ", wrong);
   }
   const auto* prepare = std::get_if<Prepare>(&message);
   if (prepare == nullptr) return;

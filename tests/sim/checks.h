@@ -12,6 +12,7 @@
 #include "launch/coordinator.h"
 #include "launch/messages.h"
 #include "sim/scenario.h"
+#include "sim/warnings.h"
 
 namespace lockstep::sim {
 
@@ -34,6 +35,7 @@ struct Tally {
   int succeeded = 0;  // jobs
   int failed = 0;
   int refused = 0;
+  int warned = 0;  // nodes, of the end of their time
 
   Tally& operator+=(const Tally& other);
 };
@@ -102,6 +104,7 @@ class Checks {
   void second_stop_signal(const std::string& id, int spared);
   void worker_runs(const std::string& id, const WorkerTimes& times);
   void agent_done(const std::string& id, const Finish& finish, int processes);
+  void workers_warned() { ++tally_.warned; }
 
   // What keeps a node from ending as the job does.
   void connection_breaks(const std::string& id, bool both_learn);
@@ -155,6 +158,7 @@ class Checks {
   std::map<std::pair<int, Epoch>, Formed> formed_;  // by life and epoch
   std::set<std::pair<int, Epoch>> cost_restart_;    // by life and epoch
   std::optional<Finish> finish_;                    // of this life
+  Warnings warnings_;                               // likewise
   bool succeeded_once_ = false;
   bool ends_without_one_ = false;
   bool said_why_ = false;                     // the job cannot go on in place

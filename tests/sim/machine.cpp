@@ -122,6 +122,13 @@ void Machine::signal(int number) {
   shared_.checks.second_stop_signal(id_, static_cast<int>(spared));
 }
 
+void Machine::warn(std::optional<Time> time_left) {
+  if (!alive() || finish_) return;
+  with_agent("warning", [&](Agent& agent) {
+    return agent.on_signal_for_workers({.signal = SIGUSR1, .time_left = time_left}, local_now());
+  });
+}
+
 // ---- the agent ----
 
 template <typename Call>
@@ -193,6 +200,8 @@ void Machine::carry_out(const AgentAction& action) {
     shared_.trace.note(shared_.queue.now(), id_, "recovered");
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     signal_workers(signal->signal);
+  } else if (std::get_if<TellWorkers>(&action)) {
+    shared_.checks.workers_warned();
   } else if (const auto* end = std::get_if<EndLeftovers>(&action)) {
     end_leftovers(end->gently);
   } else if (const auto* says = std::get_if<AgentSays>(&action)) {

@@ -138,6 +138,7 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.terms.local_store = random.percent(25);
   choose_training(scenario, random);
   choose_shrinking(scenario, random);
+  if (random.percent(10)) scenario.warning = random.between(1s, 60s);
   scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.

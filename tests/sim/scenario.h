@@ -58,9 +58,10 @@ struct Scenario {
   Time latest_start{0};         // of training, after all have met for the first time
   int unstartable_percent = 0;  // of workers that join others
 
-  Time fault_gap{0};          // between faults on average; 0: none
-  int losing_percent = 0;     // of messages that matter, each with its connection
-  int repeating_percent = 0;  // likewise, an older one after them
+  Time fault_gap{0};            // between faults on average; 0: none
+  int losing_percent = 0;       // of messages that matter, each with its connection
+  int repeating_percent = 0;    // likewise, an older one after them
+  std::optional<Time> warning;  // when a scheduler warns all nodes that the job's time ends
   Time faults_end{0};
   Time end_limit{0};  // by when the job must have ended
 

@@ -92,6 +92,7 @@ class World final : public NetworkUsers {
     shared_.trace.note(shared_.queue.now(), "fault", fault, concat("n", node));
   }
   void schedule_fault();
+  void schedule_warning(Time when);
   void cause_fault();
   void cause_survivable_fault(int node);
   void threaten_end(Machine& machine);
@@ -125,6 +126,7 @@ void World::run() {
     network_.heal_all();
   });
   if (scenario_.fault_gap != Time(0)) schedule_fault();
+  if (scenario_.warning) schedule_warning(*scenario_.warning);
   network_.harm_messages(scenario_.losing_percent, scenario_.repeating_percent);
   while (anyone_left() && !shared_.queue.empty()) {
     const Time before = shared_.queue.now();
@@ -159,6 +161,16 @@ void World::schedule_fault() {
     cause_fault();
     schedule_fault();
   });
+}
+
+// Every node hears of it by itself, and some do not know how long they have.
+void World::schedule_warning(Time when) {
+  for (Machine& each : machines_) {
+    const bool knows = shared_.random.percent(50);
+    shared_.queue.at(when + shared_.random.between(1ms, 2s), [&each, knows] {
+      each.warn(knows ? std::optional<Time>(60s) : std::nullopt);
+    });
+  }
 }
 
 void World::cause_fault() {
