@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "archive/snapshot_command.h"
+#include "doctor/doctor_command.h"
 #include "launch/completion.h"
 #include "launch/man_page.h"
 #include "launch/manual_text.h"
@@ -21,10 +22,11 @@ using lockstep::Environment;
 using lockstep::InvalidArgument;
 using lockstep::LaunchCommand;
 
-constexpr std::array<lockstep::Entry, 7> kCommands{{
+constexpr std::array<lockstep::Entry, 8> kCommands{{
     {"run", "start the workers of a job, as torchrun does"},
     {"launch", "the same with the manners of torch.distributed.launch"},
     {"stack", "show where every rank of a running job stands"},
+    {"doctor", "say what would go wrong with a job here, and the cure"},
     {"snapshot", "list, inspect, verify, convert and compare snapshots and .pt files"},
     {"completion", "print the completions for bash, zsh or fish"},
     {"man", "print the manual page"},
@@ -46,6 +48,9 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   if (command == "run") return run_command(LaunchCommand::run, arguments, environment);
   if (command == "launch") return run_command(LaunchCommand::launch, arguments, environment);
   if (command == "stack") return lockstep::stack_of_job(arguments, environment, std::cout);
+  if (command == "doctor") {
+    return lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);
+  }
   if (command == "snapshot") return lockstep::snapshot_command(arguments, std::cout);
   if (command == "completion") {
     if (arguments.size() != 1)

@@ -66,14 +66,16 @@ std::string options() {
 std::string man_page(std::string_view version) {
   std::string text = concat(
       ".TH LOCKSTEP-RUN 1 \"\" \"lockstep ", escaped(version), "\" \"lockstep\"\n",
-      ".SH NAME\nlockstep-run, lockstep-launch, lockstep-stack \\- start the workers of a training "
-      "job, and see where they stand\n",
+      ".SH NAME\nlockstep-run, lockstep-launch, lockstep-stack, lockstep-doctor \\- start the "
+      "workers "
+      "of a training job, see where they stand, and what would go wrong\n",
       ".SH SYNOPSIS\n.B lockstep run\n[\\fIOPTIONS\\fR] \\fISCRIPT\\fR [\\fIARGUMENTS\\fR]\n.br\n",
       ".B lockstep launch\n[\\fIOPTIONS\\fR] \\fISCRIPT\\fR [\\fIARGUMENTS\\fR]\n.br\n",
-      ".B lockstep stack\n[\\fB\\-\\-limit\\fR \\fISECONDS\\fR] [\\fIJOB\\fR]\n",
-      ".SH DESCRIPTION\n", escaped(description(LaunchCommand::run)), "\n",
-      paragraph(description(LaunchCommand::launch)), paragraph(program_rules()),
-      paragraph(stack_description()), options());
+      ".B lockstep stack\n[\\fB\\-\\-limit\\fR \\fISECONDS\\fR] [\\fIJOB\\fR]\n.br\n",
+      ".B lockstep doctor\n[\\fIOPTIONS\\fR]\n", ".SH DESCRIPTION\n",
+      escaped(description(LaunchCommand::run)), "\n", paragraph(description(LaunchCommand::launch)),
+      paragraph(program_rules()), paragraph(stack_description()), paragraph(doctor_description()),
+      options());
   text += concat(entries("ENVIRONMENT", launcher_variables()),
                  entries("ENVIRONMENT OF WORKERS", worker_variables()),
                  entries("EXIT STATUS", exit_statuses()), ".SH EXAMPLES\n");

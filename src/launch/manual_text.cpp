@@ -77,6 +77,14 @@ std::string_view program_rules() {
          "local rank and $$ becomes $.";
 }
 
+std::string_view doctor_description() {
+  return "lockstep doctor says what would go wrong with a job, before it does, and what to do "
+         "about "
+         "it: clock, names, interfaces, limits, shared memory, disks, GPUs, NCCL and its "
+         "variables. "
+         "lockstep doctor --help lists its options.";
+}
+
 std::string_view stack_description() {
   return "lockstep stack shows where every rank of a running job stands, on all of its nodes, also "
          "of "

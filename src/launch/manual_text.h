@@ -27,6 +27,9 @@ std::string_view program_rules();
 /// What `lockstep stack` does, one paragraph.
 std::string_view stack_description();
 
+/// The same of `lockstep doctor`.
+std::string_view doctor_description();
+
 /// Variables that stand for no option.
 std::span<const Entry> launcher_variables();
 

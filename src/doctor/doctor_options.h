@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "doctor/report.h"
+
+namespace lockstep {
+
+/// What `lockstep doctor` was told.
+struct DoctorOptions {
+  std::string shared_folder;  // --shared-dir
+  bool json = false;
+  ReportDetail detail = ReportDetail::usual;
+  bool help = false;
+};
+
+/// Throws InvalidArgument naming the option, its value and the rule.
+DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments);
+
+/// The answer to --help.
+std::string doctor_help();
+
+}  // namespace lockstep
