@@ -69,6 +69,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     if (now >= next_status_) {
       next_status_ = now + options_.status_interval;
       send_to_all(Status{status(now)});
+      say_if_alone();
     }
     if (last_call_ && now >= *last_call_) {
       form();

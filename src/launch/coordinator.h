@@ -159,6 +159,10 @@ class Coordinator {
   std::optional<std::string> reason_to_refuse(const Join& join) const;
   const Node* holder_of_rank(const NodeInfo& info) const;
   bool is_being_replaced(LinkId link, const Join& join);
+  // Whether nodes run the same thing (coordinator_identity.cpp).
+  const Node* model_node(const NodeInfo& info) const;
+  std::optional<std::string> reason_of_identity(const NodeInfo& info) const;
+  void say_what_differs(const NodeInfo& info);
   void attach(Node& node, LinkId link);
   void catch_up(Node& node, const Join& join);
   void lose_who_is_back(Node& node, const Join& join);
@@ -221,6 +225,8 @@ class Coordinator {
   std::vector<std::string> still_busy();
   std::vector<NodeInfo> candidates() const;
   std::string describe_missing(std::size_t present) const;
+  std::vector<std::string> expected_and_absent() const;
+  void say_if_alone();
 
   CoordinatorOptions options_;
   Phase phase_ = Phase::gathering;
@@ -238,6 +244,7 @@ class Coordinator {
   bool done_ = false;
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;
+  bool said_alone_ = false;
   std::map<std::string, Time> claims_;     // on a node rank that is held, by id
   std::vector<std::string> participants_;  // ids by group rank; empty where one is absent
   std::vector<NodeInfo> seats_;            // as they are, or were when they were lost

@@ -96,7 +96,7 @@ std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const
     return concat("--node-rank ", *join.node.node_rank, " is already taken by ", taker->info.host,
                   " (", taker->info.address, ")");
   }
-  return std::nullopt;
+  return reason_of_identity(join.node);
 }
 
 const Coordinator::Node* Coordinator::holder_of_rank(const NodeInfo& info) const {
@@ -148,6 +148,7 @@ void Coordinator::catch_up(Node& node, const Join& join) {
       actions_.push_back(
           Say{concat("node ", node.info.host, " (", node.info.address, ", ", node.info.workers,
                      node.info.workers == 1 ? " worker" : " workers", ") joined")});
+      say_what_differs(node.info);
     }
     gather();
     return grow_if_possible();

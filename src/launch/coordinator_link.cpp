@@ -1,6 +1,8 @@
 #include "launch/coordinator_link.h"
 
+#include "launch/clock_skew.h"
 #include "launch/listen.h"
+#include "launch/port_owner.h"
 #include "launch/stream_message.h"
 #include "lockstep/error.h"
 
@@ -59,7 +61,12 @@ class RemoteLink : public CoordinatorLink {
   }
   void disconnect() override { client_.reset(); }
   void send(const Message& message) override {
-    if (client_) client_->send(encode(message));
+    if (!client_) return;
+    const auto* join = std::get_if<Join>(&message);
+    if (join == nullptr) return client_->send(encode(message));
+    Join stamped = *join;
+    stamped.wall_clock = wall_clock_now();
+    client_->send(encode(stamped));
   }
   void send_stream(const std::string& message) override {
     if (client_) client_->send(message);
@@ -95,6 +102,13 @@ std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   return remote;
 }
 
+// Another launcher there is one of this job, on the same machine. Whoever else holds the port will
+// never answer.
+bool may_be_launcher(int port) {
+  const auto owner = port_owner(port);
+  return !owner || owner->pid == 0 || owner->command.find("lockstep") != std::string::npos;
+}
+
 }  // namespace
 
 std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
@@ -105,7 +119,7 @@ std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan&
       return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote),
                                          std::move(callbacks));
     } catch (const SystemError& error) {
-      if (!plan.meeting.guessed) throw;
+      if (!plan.meeting.guessed || !may_be_launcher(plan.meeting.endpoint.port)) throw;
       callbacks.say(concat(error.what(), "; joining whoever is there"));
       plan.agent.hosts_coordinator = plan.meeting.hosts = false;
     }

@@ -48,8 +48,8 @@ class CoordinatorLink {
 };
 
 /// Makes the coordinator as well where the plan says that this node hosts it. Throws SystemError if
-/// its port cannot be had; where that this node hosts was only a guess, it then joins whoever has
-/// the port, and `plan` is changed to say so.
+/// its port cannot be had; where that this node hosts was only a guess, and a launcher may hold the
+/// port, it then joins that one, and `plan` is changed to say so.
 std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
                                                        CoordinatorLink::Callbacks callbacks);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "launch/clock_skew.h"
 #include "launch/ip_address.h"
 #include "lockstep/error.h"
 
@@ -50,8 +51,7 @@ LinkServer::Callbacks CoordinatorShell::server_callbacks() {
     try {
       receive(id, text);
     } catch (const InvalidArgument& error) {
-      callbacks_.say(concat("closed a connection: ", error.what()));
-      close(id);
+      refuse(id, error.what());
       perform(coordinator_.on_closed(id, error.what(), monotonic_now()));
     }
   };
@@ -73,7 +73,10 @@ LinkServer::Callbacks CoordinatorShell::server_callbacks() {
 void CoordinatorShell::receive(LinkServer::Id id, const std::string& text) {
   if (is_stream_message(text)) return receive_stream(id, text);
   Message message = decode(text);
-  if (auto* join = std::get_if<Join>(&message)) note_address(links_[id], *join);
+  if (auto* join = std::get_if<Join>(&message)) {
+    note_address(links_[id], *join);
+    note_clock(*join);
+  }
   take(id, message);
 }
 
@@ -118,6 +121,20 @@ void CoordinatorShell::note_address(Link& link, Join& join) {
   callbacks_.say(concat("node ", join.node.host, " gives its address as ", join.node.address,
                         " and comes from ", link.address,
                         local_store_ ? "" : ": the store lets both in"));
+}
+
+void CoordinatorShell::note_clock(const Join& join) {
+  if (join.wall_clock == Time(0)) return;
+  const auto warning = clock_warning(join.node.host, join.wall_clock, wall_clock_now());
+  if (warning && clocks_told_.insert(join.node.host).second) callbacks_.say(*warning);
+}
+
+// Who has not even joined cannot do better by trying again.
+void CoordinatorShell::refuse(LinkServer::Id id, const std::string& reason) {
+  const Link& link = links_[id];
+  callbacks_.say(concat("refused ", link.host.empty() ? link.address : link.host, ": ", reason));
+  if (link.host.empty()) server_->send(id, encode(Refused{reason}));
+  close(id);
 }
 
 void CoordinatorShell::close(LinkServer::Id id) {

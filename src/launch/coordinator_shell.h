@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "launch/coordinator.h"
@@ -66,6 +67,8 @@ class CoordinatorShell {
   void take(LinkId link, const Message& message);
   void receive_stream(LinkServer::Id id, std::string_view text);
   void note_address(Link& link, Join& join);
+  void note_clock(const Join& join);
+  void refuse(LinkServer::Id id, const std::string& reason);
   void close(LinkServer::Id id);
   void perform(Coordinator::Actions actions);
   void send(LinkId link, const Message& message);
@@ -76,7 +79,8 @@ class CoordinatorShell {
   Coordinator coordinator_;
   Callbacks callbacks_;
   std::unique_ptr<LinkServer> server_;
-  std::map<LinkId, Link> links_;  // after the server, whose queues streams look at
+  std::map<LinkId, Link> links_;       // after the server, whose queues streams look at
+  std::set<std::string> clocks_told_;  // hosts whose clocks are wrong
   StackCollection stacks_;
   EventLoop::TimerId timer_{};
   bool done_ = false;

@@ -9,6 +9,9 @@
 namespace lockstep {
 namespace {
 
+// Nodes of one command come within seconds of each other.
+constexpr Time kAlonePatience = std::chrono::seconds(20);
+
 // Schedulers and machines differ in whether a name has its domain.
 std::string short_name(const std::string& host) {
   return host.substr(0, host.find('.'));
@@ -57,6 +60,33 @@ std::string Coordinator::status(Time now) const {
   return text;
 }
 
+// Where a scheduler has named the machines: those that have not come.
+std::vector<std::string> Coordinator::expected_and_absent() const {
+  std::set<std::string> hosts;
+  for (const auto& [id, node] : nodes_) {
+    if (node.link) hosts.insert(short_name(node.info.host));
+  }
+  std::vector<std::string> names;
+  for (const std::string& host : options_.expected_hosts) {
+    if (!hosts.contains(short_name(host))) names.push_back(host);
+  }
+  return names;
+}
+
+// The command stands in a batch script, which runs on the first machine only.
+void Coordinator::say_if_alone() {
+  if (said_alone_ || epoch_ != 0 || nodes_.size() != 1 || !departures_.empty()) return;
+  if (options_.terms.min_nodes < 2 || now_ - gathering_since_ < kAlonePatience) return;
+  const std::vector<std::string> absent = expected_and_absent();
+  if (absent.empty()) return;
+  said_alone_ = true;
+  actions_.push_back(
+      Say{concat("lockstep run was started on ", nodes_.begin()->second.info.host,
+                 " only: nobody else of this allocation has come within ",
+                 whole_seconds(now_ - gathering_since_), " s (", join_list(absent),
+                 "); the command must run on every node: put srun --ntasks-per-node=1 before it")});
+}
+
 // Names where names are known: by a scheduler, by node ranks, or because they were here before.
 std::string Coordinator::describe_missing(std::size_t present) const {
   if (present >= static_cast<std::size_t>(options_.terms.min_nodes)) return "";
@@ -68,10 +98,7 @@ std::string Coordinator::describe_missing(std::size_t present) const {
     hosts.insert(short_name(node.info.host));
     if (node.info.node_rank) ranks.insert(*node.info.node_rank);
   }
-  std::vector<std::string> names;
-  for (const std::string& host : options_.expected_hosts) {
-    if (!hosts.contains(short_name(host))) names.push_back(host);
-  }
+  std::vector<std::string> names = expected_and_absent();
   if (names.size() > count) names.clear();  // they are called otherwise here
   if (names.empty() && !ranks.empty() && ranks.size() == present) {
     for (int rank = 0; rank < options_.terms.max_nodes; ++rank) {

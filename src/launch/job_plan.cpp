@@ -10,7 +10,9 @@
 #include "launch/device_count.h"
 #include "launch/ip_address.h"
 #include "launch/numa_binding.h"
+#include "launch/program_identity.h"
 #include "launch/secret.h"
+#include "launch/version.h"
 #include "launch/worker_environment.h"
 #include "lockstep/error.h"
 
@@ -101,6 +103,7 @@ void place_among_nodes(JobPlan& plan) {
                                                 .local_addr = plan.options.local_addr,
                                                 .coordinator = plan.meeting.endpoint},
                                                machine);
+  plan.agent.self.program = identify_program(plan.options, plan.command);
   const bool local_store = plan.options.store == StoreMode::local;
   if (local_store && !plan.share_store && plan.options.rdzv_backend != "static") {
     throw InvalidArgument(
@@ -213,7 +216,9 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                          .node_rank = node_rank_of(options),
                          .workers = plan.workers,
                          .role = options.role,
-                         .pid = ::getpid()},
+                         .pid = ::getpid(),
+                         .version = lockstep_version(),
+                         .program = {}},
                 .terms = terms,
                 .hosts_coordinator = plan.meeting.hosts,
                 .coordinator = plan.meeting.endpoint.to_string(),

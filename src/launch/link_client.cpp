@@ -3,12 +3,14 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/hmac.h"
+#include "launch/connect_advice.h"
 #include "launch/link_socket.h"
 #include "launch/name_lookup.h"
 #include "lockstep/error.h"
@@ -33,7 +35,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
   void on_addresses(std::vector<IpAddress> addresses, const std::string& reason);
   void try_next_address();
   void on_decided();
-  void give_up_address(const std::string& reason);
+  void give_up_address(const std::string& reason, int error);
   void stop_connecting();
   void finish(const std::string& reason);
 
@@ -44,6 +46,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
   std::vector<IpAddress> addresses_;
   std::size_t next_address_ = 0;
   std::string failures_;  // "10.0.0.1: Connection refused, ..."
+  int last_error_ = 0;    // a value of errno
   UniqueFd connecting_;
   EventLoop::TimerId deadline_{};
   std::shared_ptr<LinkConnection> connection_;
@@ -77,7 +80,8 @@ void LinkClient::Attempt::on_addresses(std::vector<IpAddress> addresses,
   loop_.cancel(deadline_);
   addresses_ = std::move(addresses);
   if (addresses_.empty()) {
-    finish(concat("the host '", options_.server.host, "' cannot be resolved: ", reason));
+    finish(concat("the host '", options_.server.host, "' cannot be resolved: ", reason, ": ",
+                  lookup_advice(options_.server)));
   } else {
     try_next_address();
   }
@@ -90,6 +94,7 @@ void LinkClient::Attempt::try_next_address() {
       connecting_ = begin_connect(address, options_.server.port);
     } catch (const SystemError& error) {
       failures_ += concat(failures_.empty() ? "" : "; ", address.to_string(), ": ", error.what());
+      last_error_ = ENETUNREACH;
       ++next_address_;
       continue;
     }
@@ -98,16 +103,18 @@ void LinkClient::Attempt::try_next_address() {
     });
     const auto share = options_.connect_timeout / static_cast<int>(addresses_.size());
     deadline_ = loop_.after(share, [weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->give_up_address("no answer");
+      if (const auto self = weak.lock()) self->give_up_address("no answer", ETIMEDOUT);
     });
     return;
   }
-  finish(concat("cannot connect to ", options_.server.to_string(), " (", failures_, ")"));
+  const std::string advice = options_.advises ? connect_advice(last_error_, options_.server) : "";
+  finish(concat("cannot connect to ", options_.server.to_string(), " (", failures_, ")",
+                advice.empty() ? "" : ": ", advice));
 }
 
 void LinkClient::Attempt::on_decided() {
   if (const int error = connect_error(connecting_.get())) {
-    return give_up_address(std::strerror(error));
+    return give_up_address(std::strerror(error), error);
   }
   UniqueFd socket(connecting_.get());
   loop_.cancel(deadline_);
@@ -138,7 +145,8 @@ void LinkClient::Attempt::on_decided() {
                                  }});
 }
 
-void LinkClient::Attempt::give_up_address(const std::string& reason) {
+void LinkClient::Attempt::give_up_address(const std::string& reason, int error) {
+  last_error_ = error;
   failures_ +=
       concat(failures_.empty() ? "" : "; ", addresses_[next_address_].to_string(), ": ", reason);
   ++next_address_;

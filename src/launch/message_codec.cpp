@@ -1,233 +1,21 @@
-#include <algorithm>
 #include <array>
 #include <csignal>
-#include <limits>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
 
+#include "launch/message_fields.h"
+#include "launch/message_parts.h"
 #include "launch/messages.h"
+#include "launch/version.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::size_t kMaxNodes = 100'000;
-constexpr int kMaxRank = 10'000'000;
-
-const json& field(const json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end()) throw InvalidArgument(concat("message has no field '", name, "'"));
-  return *found;
-}
-
-std::string text(const json& object, const char* name) {
-  const json& value = field(object, name);
-  if (!value.is_string()) throw InvalidArgument(concat("message field '", name, "' is no string"));
-  return value.get<std::string>();
-}
-
-bool flag(const json& object, const char* name) {
-  const json& value = field(object, name);
-  if (!value.is_boolean())
-    throw InvalidArgument(concat("message field '", name, "' is no boolean"));
-  return value.get<bool>();
-}
-
-template <typename T>
-T number(const json& object, const char* name, std::int64_t low = 0,
-         std::int64_t high = std::numeric_limits<std::int64_t>::max()) {
-  const json& value = field(object, name);
-  if (!value.is_number_integer() ||
-      (value.is_number_unsigned() &&
-       value.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) ||
-      value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
-    throw InvalidArgument(concat("message field '", name, "' is no integer in its range"));
-  }
-  return value.get<T>();
-}
-
-int count(const json& object, const char* name, int low = 0) {
-  return number<int>(object, name, low, kMaxRank);
-}
-
-Epoch epoch_of(const json& object) {
-  return number<Epoch>(object, "epoch");
-}
-
-const json& list(const json& object, const char* name) {
-  const json& value = field(object, name);
-  if (!value.is_array() || value.size() > kMaxNodes) {
-    throw InvalidArgument(concat("message field '", name, "' is no list"));
-  }
-  return value;
-}
-
-std::vector<int> ranks(const json& object, const char* name) {
-  std::vector<int> all;
-  for (const json& rank : list(object, name)) {
-    if (!rank.is_number_unsigned() || rank.get<std::uint64_t>() > kMaxRank) {
-      throw InvalidArgument(concat("message field '", name, "' holds something that is no rank"));
-    }
-    all.push_back(rank.get<int>());
-  }
-  return all;
-}
-
-std::chrono::milliseconds limit_of(const json& object) {
-  return std::chrono::milliseconds(number<std::int64_t>(object, "limit_ms", 0, 86'400'000));
-}
-
-json to_json(const NodeInfo& node) {
-  return {{"id", node.id},
-          {"host", node.host},
-          {"address", node.address},
-          {"seen_at", node.seen_at},
-          {"node_rank", node.node_rank ? json(*node.node_rank) : json()},
-          {"workers", node.workers},
-          {"role", node.role},
-          {"pid", node.pid}};
-}
-
-NodeInfo node_info(const json& object) {
-  NodeInfo node{.id = text(object, "id"),
-                .host = text(object, "host"),
-                .address = text(object, "address"),
-                .seen_at = text(object, "seen_at"),
-                .node_rank = std::nullopt,
-                .workers = count(object, "workers", 1),
-                .role = text(object, "role"),
-                .pid = number<std::int64_t>(object, "pid")};
-  if (!field(object, "node_rank").is_null()) node.node_rank = count(object, "node_rank");
-  if (node.id.empty()) throw InvalidArgument("message field 'id' is empty");
-  return node;
-}
-
-json to_json(const JobTerms& terms) {
-  return {{"run_id", terms.run_id},
-          {"min_nodes", terms.min_nodes},
-          {"max_nodes", terms.max_nodes},
-          {"max_restarts", terms.max_restarts},
-          {"max_replacements", terms.max_replacements},
-          {"min_world", terms.min_world},
-          {"local_store", terms.local_store},
-          {"beat_interval_ns", terms.beat_interval.count()},
-          {"beat_limit_ns", terms.beat_limit.count()}};
-}
-
-JobTerms job_terms(const json& object) {
-  return {.run_id = text(object, "run_id"),
-          .min_nodes = count(object, "min_nodes", 1),
-          .max_nodes = count(object, "max_nodes", 1),
-          .max_restarts = count(object, "max_restarts"),
-          .max_replacements = count(object, "max_replacements"),
-          .min_world = count(object, "min_world"),
-          .local_store = flag(object, "local_store"),
-          .beat_interval = Time(number<std::int64_t>(object, "beat_interval_ns")),
-          .beat_limit = Time(number<std::int64_t>(object, "beat_limit_ns"))};
-}
-
-json to_json(const WorkerFailed& failed) {
-  return {{"epoch", failed.epoch},     {"rank", failed.rank},        {"code", failed.code},
-          {"signal", failed.signal},   {"started", failed.started},  {"age_ns", failed.age.count()},
-          {"details", failed.details}, {"progress", failed.progress}};
-}
-
-WorkerFailed worker_failed(const json& object) {
-  return {.epoch = epoch_of(object),
-          .rank = count(object, "rank"),
-          .code = number<int>(object, "code", 1, 255),
-          .signal = number<int>(object, "signal", 0, 64),
-          .started = flag(object, "started"),
-          .age = Time(number<std::int64_t>(object, "age_ns")),
-          .details = text(object, "details"),
-          .progress = text(object, "progress")};
-}
-
-json to_json(const std::vector<WorkerFailed>& failures) {
-  json all = json::array();
-  for (const auto& failed : failures) all.push_back(to_json(failed));
-  return all;
-}
-
-std::vector<WorkerFailed> worker_failures(const json& object) {
-  std::vector<WorkerFailed> failures;
-  for (const json& failed : list(object, "failures")) failures.push_back(worker_failed(failed));
-  return failures;
-}
-
-json to_json(const RankRecovers& recovers) {
-  return {{"epoch", recovers.epoch},
-          {"rank", recovers.rank},
-          {"step", recovers.step},
-          {"able", recovers.able}};
-}
-
-RankRecovers rank_recovers(const json& object) {
-  return {.epoch = epoch_of(object),
-          .rank = count(object, "rank"),
-          .step = number<std::int64_t>(object, "step"),
-          .able = flag(object, "able")};
-}
-
-json to_json(const std::vector<RankRecovers>& recovers) {
-  json all = json::array();
-  for (const auto& each : recovers) all.push_back(to_json(each));
-  return all;
-}
-
-std::vector<RankRecovers> ranks_that_recover(const json& object) {
-  std::vector<RankRecovers> recovers;
-  for (const json& each : list(object, "recovers")) recovers.push_back(rank_recovers(each));
-  return recovers;
-}
-
-json to_json(const Membership& membership) {
-  json nodes = json::array();
-  for (const NodePlace& node : membership.nodes) {
-    nodes.push_back({{"host", node.host},
-                     {"address", node.address},
-                     {"seen_at", node.seen_at},
-                     {"workers", node.workers},
-                     {"first_rank", node.first_rank}});
-  }
-  return {{"epoch", membership.epoch},
-          {"restart_count", membership.restart_count},
-          {"group_rank", membership.group_rank},
-          {"places", membership.places},
-          {"first_role_rank", membership.first_role_rank},
-          {"role_world_size", membership.role_world_size},
-          {"left_out", membership.left_out},
-          {"nodes", std::move(nodes)}};
-}
-
-Membership membership_of(const json& object) {
-  Membership membership{.epoch = epoch_of(object),
-                        .restart_count = count(object, "restart_count"),
-                        .group_rank = count(object, "group_rank"),
-                        .places = count(object, "places", 1),
-                        .first_role_rank = count(object, "first_role_rank"),
-                        .role_world_size = count(object, "role_world_size"),
-                        .nodes = {},
-                        .left_out = ranks(object, "left_out")};
-  for (const json& node : list(object, "nodes")) {
-    membership.nodes.push_back({.host = text(node, "host"),
-                                .address = text(node, "address"),
-                                .seen_at = text(node, "seen_at"),
-                                .workers = count(node, "workers", 1),
-                                .first_rank = count(node, "first_rank")});
-  }
-  if (static_cast<std::size_t>(membership.group_rank) >= membership.nodes.size()) {
-    throw InvalidArgument("message field 'group_rank' is outside the list of nodes");
-  }
-  const auto is_unordered = [](int one, int next) { return one >= next; };
-  if (std::ranges::adjacent_find(membership.left_out, is_unordered) != membership.left_out.end()) {
-    throw InvalidArgument("message field 'left_out' is not in order");
-  }
-  return membership;
-}
+using namespace message_fields;
+using namespace message_parts;
 
 json body(const Join& join) {
   return {{"node", to_json(join.node)},
@@ -239,7 +27,8 @@ json body(const Join& join) {
           {"ready", join.ready},
           {"store_port", join.store_port},
           {"failures", to_json(join.failures)},
-          {"recovers", to_json(join.recovers)}};
+          {"recovers", to_json(join.recovers)},
+          {"wall_clock_ns", join.wall_clock.count()}};
 }
 json body(const Ready& ready) {
   return {{"epoch", ready.epoch}, {"store_port", ready.store_port}};
@@ -318,8 +107,33 @@ json body(const FoundStacks& found) {
 json body(const StacksDone& done) {
   return {{"id", done.id}, {"missing", done.missing}};
 }
+json body(const AskAddresses& ask) {
+  return {{"round", ask.round}};
+}
+json body(const Addresses& answer) {
+  return {{"round", answer.round},
+          {"addresses", to_json(answer.addresses)},
+          {"named_by", answer.named_by}};
+}
+json body(const ProbeNodes& probe) {
+  return {{"round", probe.round}, {"targets", to_json(probe.targets)}};
+}
+json body(const Probed& probed) {
+  return {{"round", probed.round}, {"failures", to_json(probed.failures)}};
+}
+
+// Before anything else is read: the rest may have another form there.
+void check_version(const json& node) {
+  const std::string theirs =
+      node.is_object() && node.contains("version") ? text(node, "version") : "older than 0.1.0";
+  if (theirs == lockstep_version()) return;
+  const std::string host =
+      node.is_object() && node.contains("host") ? text(node, "host") : "a node";
+  throw InvalidArgument(unequal_versions(host, theirs));
+}
 
 Message parse(const json& object, const Join*) {
+  check_version(field(object, "node"));
   return Join{.node = node_info(field(object, "node")),
               .terms = job_terms(field(object, "terms")),
               .hosts_coordinator = flag(object, "hosts_coordinator"),
@@ -330,7 +144,8 @@ Message parse(const json& object, const Join*) {
               .ready = flag(object, "ready"),
               .store_port = number<int>(object, "store_port", 0, 65535),
               .failures = worker_failures(object),
-              .recovers = ranks_that_recover(object)};
+              .recovers = ranks_that_recover(object),
+              .wall_clock = Time(number<std::int64_t>(object, "wall_clock_ns"))};
 }
 Message parse(const json& object, const Ready*) {
   return Ready{epoch_of(object), number<int>(object, "store_port", 0, 65535)};
@@ -403,6 +218,19 @@ Message parse(const json& object, const StacksDone*) {
   }
   return done;
 }
+Message parse(const json& object, const AskAddresses*) {
+  return AskAddresses{number<std::uint64_t>(object, "round")};
+}
+Message parse(const json& object, const Addresses*) {
+  return Addresses{number<std::uint64_t>(object, "round"), node_addresses(object),
+                   text(object, "named_by")};
+}
+Message parse(const json& object, const ProbeNodes*) {
+  return ProbeNodes{number<std::uint64_t>(object, "round"), probe_targets(object)};
+}
+Message parse(const json& object, const Probed*) {
+  return Probed{number<std::uint64_t>(object, "round"), probe_failures(object)};
+}
 
 Message parse(const json& object, const PassSignal*) {
   PassSignal passed{.signal = number<int>(object, "signal", 0, 64)};
@@ -417,10 +245,11 @@ Message parse(const json& object, const PassSignal*) {
 
 // In the order of Message's alternatives.
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames{
-    "join",          "ready",      "failed",      "succeeded",    "stopped",     "leave",
-    "refused",       "status",     "prepare",     "start",        "stop",        "finish",
-    "beat",          "ask_stacks", "find_stacks", "found_stacks", "stacks_done", "recovers",
-    "cannot_reform", "rejected",   "recovered",   "pass_signal"};
+    "join",          "ready",      "failed",      "succeeded",    "stopped",       "leave",
+    "refused",       "status",     "prepare",     "start",        "stop",          "finish",
+    "beat",          "ask_stacks", "find_stacks", "found_stacks", "stacks_done",   "recovers",
+    "cannot_reform", "rejected",   "recovered",   "pass_signal",  "ask_addresses", "addresses",
+    "probe_nodes",   "probed"};
 
 template <std::size_t Index = 0>
 Message parse_kind(std::size_t kind, const json& object) {

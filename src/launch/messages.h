@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// Monotonic time of one machine, since an origin that means nothing elsewhere. Times never travel
-/// between machines; ages do.
+/// Monotonic time of one machine, since an origin that means nothing elsewhere. Such times never
+/// travel between machines; ages do.
 using Time = std::chrono::nanoseconds;
 
 /// For people.
@@ -27,6 +27,15 @@ inline constexpr int kResumeCode = 75;
 /// reason, unlike torchrun's restart count.
 using Epoch = std::uint64_t;
 
+/// What a node's workers run, so that a stale copy on one of them is found before it is started.
+struct ProgramIdentity {
+  std::string name;       // of the file; empty: not known
+  std::string digest;     // of its contents; empty: not known
+  std::string arguments;  // a digest of them, because they may hold what is nobody's business
+
+  bool operator==(const ProgramIdentity&) const = default;
+};
+
 /// What a node says about itself. The id is new with every process of the launcher.
 struct NodeInfo {
   std::string id;
@@ -37,6 +46,8 @@ struct NodeInfo {
   int workers = 1;
   std::string role = "default";
   std::int64_t pid = 0;
+  std::string version;  // of lockstep
+  ProgramIdentity program;
 
   bool operator==(const NodeInfo&) const = default;
 };
@@ -142,6 +153,9 @@ struct Join {
   int store_port = 0;                  // likewise
   std::vector<WorkerFailed> failures;  // of that epoch
   std::vector<RankRecovers> recovers;  // likewise
+  // Since 1970, when this was sent, to compare machines' clocks by; 0: not said. The links fill it
+  // in: a state machine has no such clock.
+  Time wall_clock{0};
 };
 struct Ready {
   Epoch epoch = 0;
@@ -227,6 +241,57 @@ struct PassSignal {
 // Both ways, so that silence means something.
 struct Beat {};
 
+// The survey of the network before an epoch (network_survey.h). A round is one question to all
+// nodes and their answers; what belongs to another round is no answer.
+
+/// An address at which other nodes may reach a node.
+struct NodeAddress {
+  std::string address;  // numeric
+  int prefix_length = 0;
+  std::string interface;
+  int speed = 0;        // of the interface, in Mbit/s; 0: not known
+  int port = 0;         // where it answers probes
+  bool allowed = true;  // false: the user has named another one; it is probed for advice only
+
+  bool operator==(const NodeAddress&) const = default;
+};
+/// To a node: where might others reach you? Open a port for probes there.
+struct AskAddresses {
+  std::uint64_t round = 0;
+};
+/// The answer, the node's favourite first.
+struct Addresses {
+  std::uint64_t round = 0;
+  std::vector<NodeAddress> addresses;
+  std::string named_by;  // the option or variable that says which are allowed; empty: none does
+};
+struct ProbeTarget {
+  int node = 0;     // numbers for the answer
+  int address = 0;  // likewise
+  std::string id;   // of the node that must answer there
+  std::string at;   // a numeric address
+  int port = 0;
+
+  bool operator==(const ProbeTarget&) const = default;
+};
+/// To a node: which of these do you reach?
+struct ProbeNodes {
+  std::uint64_t round = 0;
+  std::vector<ProbeTarget> targets;
+};
+struct ProbeFailure {
+  int node = 0;
+  int address = 0;
+  std::string reason;
+
+  bool operator==(const ProbeFailure&) const = default;
+};
+/// The answer: all but these.
+struct Probed {
+  std::uint64_t round = 0;
+  std::vector<ProbeFailure> failures;
+};
+
 // For `lockstep stack`. None of this concerns the state machines.
 
 /// From a node to the coordinator: where do all ranks of the job stand?
@@ -250,13 +315,14 @@ struct StacksDone {
   std::vector<std::string> missing;  // hosts that did not answer
 };
 
-using Message =
-    std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused, Status,
-                 Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks, FoundStacks, StacksDone,
-                 RankRecovers, CannotReform, RanksRejected, Recovered, PassSignal>;
+using Message = std::variant<Join, Ready, WorkerFailed, WorkersSucceeded, Stopped, Leave, Refused,
+                             Status, Prepare, Start, Stop, Finish, Beat, AskStacks, FindStacks,
+                             FoundStacks, StacksDone, RankRecovers, CannotReform, RanksRejected,
+                             Recovered, PassSignal, AskAddresses, Addresses, ProbeNodes, Probed>;
 
 /// One message as JSON text, and back. decode() throws InvalidArgument for everything that encode()
-/// could not have made.
+/// could not have made; for what a node with another version of lockstep sends when it joins, it
+/// names both versions. Refused keeps its form for ever, so that such a node can be told.
 std::string encode(const Message& message);
 Message decode(std::string_view text);
 

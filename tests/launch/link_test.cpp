@@ -259,8 +259,14 @@ TEST(Link, a_port_where_nobody_listens_is_named) {
   listener.reset();
   Client client(loop, towards("127.0.0.1", port));
   ASSERT_TRUE(eventually(loop, [&] { return !client.closed.empty(); }));
-  EXPECT_EQ(client.closed, lockstep::concat("cannot connect to 127.0.0.1:", port,
-                                            " (127.0.0.1: Connection refused)"));
+  const std::string reason =
+      lockstep::concat("cannot connect to 127.0.0.1:", port, " (127.0.0.1: Connection refused)");
+  EXPECT_TRUE(client.closed.starts_with(reason + ": nothing listens on port")) << client.closed;
+  LinkClientOptions options = towards("127.0.0.1", port);
+  options.advises = false;
+  Client other(loop, options);
+  ASSERT_TRUE(eventually(loop, [&] { return !other.closed.empty(); }));
+  EXPECT_EQ(other.closed, reason);
 }
 
 TEST(Link, a_name_that_nobody_knows_is_named) {

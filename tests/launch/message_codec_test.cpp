@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/messages.h"
+#include "launch/version.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -19,7 +20,9 @@ NodeInfo some_node() {
           .node_rank = 3,
           .workers = 8,
           .role = "trainer",
-          .pid = 4711};
+          .pid = 4711,
+          .version = lockstep_version(),
+          .program = {.name = "train.py", .digest = "d", .arguments = "a"}};
 }
 
 JobTerms some_terms() {
@@ -60,6 +63,15 @@ Membership some_membership() {
           .left_out = {1, 3}};
 }
 
+NodeAddress some_address() {
+  return {.address = "10.0.0.1",
+          .prefix_length = 24,
+          .interface = "eth0",
+          .speed = 10000,
+          .port = 40000,
+          .allowed = false};
+}
+
 // One of each kind, no field with its default value.
 std::vector<Message> all_kinds() {
   return {
@@ -72,7 +84,8 @@ std::vector<Message> all_kinds() {
            .ready = true,
            .store_port = 29500,
            .failures = {some_failure()},
-           .recovers = {some_recovery()}},
+           .recovers = {some_recovery()},
+           .wall_clock = Time(1700000000)},
       Ready{4, 29500},
       some_failure(),
       WorkersSucceeded{4},
@@ -93,7 +106,11 @@ std::vector<Message> all_kinds() {
       CannotReform{4, "why"},
       RanksRejected{4, {2, 3}, "why"},
       Recovered{4, 812, Time(310)},
-      PassSignal{.signal = SIGUSR1, .time_left = Time(60)}};
+      PassSignal{.signal = SIGUSR1, .time_left = Time(60)},
+      AskAddresses{8},
+      Addresses{8, {some_address()}, "--local-addr"},
+      ProbeNodes{9, {{1, 2, "id", "10.0.0.1", 40000}}},
+      Probed{9, {{1, 2, "no answer"}}}};
 }
 
 TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {
@@ -121,6 +138,28 @@ TEST(MessageCodec, FieldsArriveAsTheyWereSent) {
   EXPECT_EQ(prepared.membership, some_membership());
   EXPECT_TRUE(prepared.carries_over);
   EXPECT_EQ(prepared.replaced, std::vector{5});
+  const auto addresses = std::get<Addresses>(decode(encode(Addresses{8, {some_address()}, "x"})));
+  EXPECT_EQ(addresses.addresses, std::vector{some_address()});
+  const std::vector<ProbeTarget> targets = {{1, 2, "id", "10.0.0.1", 40000}};
+  EXPECT_EQ(std::get<ProbeNodes>(decode(encode(ProbeNodes{9, targets}))).targets, targets);
+  const std::vector<ProbeFailure> failures = {{1, 2, "no answer"}};
+  EXPECT_EQ(std::get<Probed>(decode(encode(Probed{9, failures}))).failures, failures);
+}
+
+TEST(MessageCodec, ANodeWithAnotherVersionIsNamedWhateverElseItSays) {
+  json join = json::parse(encode(all_kinds().front()));
+  join["node"]["version"] = "9.9.9";
+  join.erase("terms");
+  join.erase("epoch");
+  try {
+    decode(join.dump());
+    FAIL() << "it was taken";
+  } catch (const InvalidArgument& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("9.9.9"), std::string::npos) << text;
+    EXPECT_NE(text.find(lockstep_version()), std::string::npos) << text;
+    EXPECT_NE(text.find(some_node().host), std::string::npos) << text;
+  }
 }
 
 TEST(MessageCodec, ANodeWithoutARankStaysWithoutOne) {

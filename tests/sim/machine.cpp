@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "launch/version.h"
 #include "lockstep/error.h"
 
 namespace lockstep::sim {
@@ -33,7 +34,8 @@ NodeInfo Machine::info() const {
           .node_rank = scenario.node_rank,
           .workers = scenario.workers,
           .role = "default",
-          .pid = life_};
+          .pid = life_,
+          .version = lockstep_version()};
 }
 
 int Machine::processes() const {

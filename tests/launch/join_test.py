@@ -1,0 +1,182 @@
+"""What keeps nodes from coming together: each cause ends in one line that names the node and the cure,
+long before the time-out.
+
+Usage: join_test.py LOCKSTEP FAKE_CLOCK
+"""
+
+import os
+import pathlib
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+from launcher import Job, LIMIT, job_environment, set_launcher
+from network import Network, ip
+
+LOCKSTEP, FAKE_CLOCK = sys.argv.pop(1), sys.argv.pop(1)
+set_launcher(LOCKSTEP)
+
+
+class JoinTest(unittest.TestCase):
+    nodes = 2
+
+    @classmethod
+    def setUpClass(cls):
+        if not Network.possible():
+            raise unittest.SkipTest("network namespaces need root and iproute2")
+        cls.network = Network(cls.nodes)
+        cls.addClassCleanup(cls.network.close)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.secret = self.file("job.secret", "0123456789abcdef0123456789abcdef\n")
+        self.worker = self.file("worker.sh", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\n")
+        self.jobs = []
+        self.addCleanup(lambda: [job.kill() for job in self.jobs])
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        return str(path)
+
+    def start(self, node, *options, endpoint=None, worker=None, nnodes="2", env=None, words=(),
+              program=("--no-python", "sh")):
+        job = Job(["--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "job1",
+                   "--rdzv-endpoint", endpoint or f"{self.network.address(1)}:29400",
+                   "--secret-file", self.secret, *options, *program, worker or self.worker, *words],
+                  prefix=self.network.command(node), env=env)
+        self.jobs.append(job)
+        return job
+
+    def ends_well(self, *jobs):
+        outputs = []
+        for job in jobs:
+            code, out, err = job.end()
+            self.assertEqual(code, 0, err)
+            outputs.append(out)
+        return outputs
+
+    def line(self, job, wanted):
+        """The line of standard error with these words."""
+        text = job.wait_for_error(wanted)
+        while True:
+            for line in text.splitlines(keepends=True):
+                if wanted in line and line.endswith("\n"):
+                    return line
+            text = job.wait_for_error("\n", text.count("\n") + 1)
+
+
+class NoCoordinator(JoinTest):
+    def test_a_name_that_is_not_known(self):
+        line = self.line(self.start(2, endpoint="no-such-host.invalid:29400"), "cannot be resolved")
+        self.assertIn("no-such-host.invalid", line)
+        self.assertIn("/etc/hosts", line)
+
+    def test_a_port_where_nothing_listens(self):
+        line = self.line(self.start(2, endpoint=f"{self.network.address(1)}:29401"), "cannot connect to")
+        self.assertIn("10.77.0.1:29401", line)
+        self.assertIn("Connection refused", line)
+        self.assertIn("start lockstep run there", line)
+
+    def test_a_port_that_is_blocked(self):
+        # What node 1 answers is dropped on its way out, as by a firewall.
+        ip("-n", self.network.namespace(1), "route", "add", "blackhole", "10.77.0.2/32")
+        self.addCleanup(ip, "-n", self.network.namespace(1), "route", "delete", "blackhole",
+                        "10.77.0.2/32")
+        line = self.line(self.start(2), "no answer")
+        self.assertIn("10.77.0.1:29400", line)
+        self.assertIn("firewall", line)
+
+    def test_a_network_without_a_way_there(self):
+        line = self.line(self.start(2, "--local-addr", "10.77.0.2", endpoint="192.0.2.1:29400"),
+                         "cannot connect to")
+        self.assertIn("no way to 192.0.2.1", line)
+
+    def test_a_port_that_another_program_holds_is_an_end_with_its_name(self):
+        code = "import socket, time; s = socket.create_server(('', 29400)); print('up', flush=True); " \
+               "time.sleep(1000)"
+        holder = subprocess.Popen(self.network.command(1, sys.executable, "-c", code),
+                                  stdout=subprocess.PIPE, text=True)
+        self.addCleanup(holder.stdout.close)
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.kill)
+        self.assertEqual(holder.stdout.readline(), "up\n")
+        code, _, err = self.start(1).end()
+        self.assertNotEqual(code, 0)
+        self.assertIn(f"the port is taken by process {holder.pid} (", err)
+        self.assertIn("29400", err)
+
+
+class Unequal(JoinTest):
+    def refused(self, other):
+        code, _, err = other.end()
+        self.assertEqual(code, 1, err)
+        return next(line for line in err.splitlines() if "refused by the coordinator" in line)
+
+    def test_a_stale_copy_of_the_program(self):
+        new = self.file("new/train.sh", "echo new rank $RANK\n")
+        old = self.file("old/train.sh", "echo old\n")
+        first = self.start(1, worker=new)
+        first.wait_for_error("joined")
+        line = self.refused(self.start(2, worker=old))
+        self.assertRegex(line, r"train\.sh on \S+ \(\w+ 9 bytes\) is not the one on \S+ "
+                               r"\(\w+ 20 bytes\): copy")
+        self.assertIn("train.sh", first.wait_for_error("refused "))
+        self.ends_well(self.start(2, worker=new), first)
+
+    def test_other_arguments_are_said_and_no_reason_to_end(self):
+        first = self.start(1, words=["--lr", "1"])
+        first.wait_for_error("joined")
+        self.ends_well(self.start(2, words=["--lr", "2"]), first)
+        self.assertIn("the arguments of worker.sh on ", first.err)
+
+    def test_another_version_of_lockstep(self):
+        program = pathlib.Path(LOCKSTEP).read_bytes()
+        at = program.index(b"lockstep version ") + len(b"lockstep version ")
+        version = program[at:program.index(b"\0", at)].decode()
+        other = version[:-1] + ("8" if version[-1] == "9" else "9")
+        copy = self.folder / "lockstep"
+        copy.write_bytes(program.replace(b"lockstep version " + version.encode(),
+                                         b"lockstep version " + other.encode()))
+        copy.chmod(0o700)
+        first = self.start(1)
+        first.wait_for_error("joined")
+        set_launcher(str(copy))
+        self.addCleanup(set_launcher, LOCKSTEP)
+        line = self.refused(self.start(2))
+        set_launcher(LOCKSTEP)
+        self.assertIn(f"the coordinator is lockstep {version}, ", line)
+        self.assertIn(f" has lockstep {other}: install the same", line)
+        self.assertIn(other, first.wait_for_error("refused "))
+        self.ends_well(self.start(2), first)
+
+    def test_a_clock_that_is_wrong(self):
+        first = self.start(1)
+        second = self.start(2, env={"LD_PRELOAD": FAKE_CLOCK, "FAKE_CLOCK_AHEAD": "-90"})
+        self.ends_well(first, second)
+        line = self.line(first, "the clock of node ") if "clock" not in first.err else first.err
+        self.assertRegex(line, r"the clock of node \S+ is (89|90) s behind the coordinator's: set it")
+
+
+class Allocation(JoinTest):
+    def test_a_command_that_runs_on_one_node_only(self):
+        here = socket.gethostname()
+        first = self.start(1, env={"SLURM_JOB_NODELIST": f"{here},other-node"})
+        line = self.line(first, "only: nobody else")
+        self.assertIn(f"started on {here} only", line)
+        self.assertIn("(other-node)", line)
+        self.assertIn("srun", line)
+        # It may still come.
+        self.ends_well(self.start(2), first)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
