@@ -1,62 +1,125 @@
 #include "doctor/doctor_options.h"
 
+#include <functional>
+#include <map>
+
+#include "launch/option_values.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
+namespace {
+
+using Flag = std::function<void(DoctorOptions&)>;
+using Setter = std::function<void(DoctorOptions&, const OptionValue&)>;
+
+const std::map<std::string, Flag>& flags() {
+  static const std::map<std::string, Flag> kFlags = {
+      {"--insecure", [](DoctorOptions& options) { options.insecure = true; }},
+      {"--all-pairs", [](DoctorOptions& options) { options.all_pairs = true; }},
+      {"--json", [](DoctorOptions& options) { options.json = true; }},
+      {"--quiet", [](DoctorOptions& options) { options.detail = ReportDetail::problems; }},
+      {"--verbose", [](DoctorOptions& options) { options.detail = ReportDetail::all; }},
+      {"--help", [](DoctorOptions& options) { options.help = true; }},
+  };
+  return kFlags;
+}
+
+const std::map<std::string, Setter>& setters() {
+  static const std::map<std::string, Setter> kSetters = {
+      {"--nnodes", [](DoctorOptions& options,
+                      const OptionValue& value) { options.nodes = parse_int_at_least(value, 1); }},
+      {"--rdzv-endpoint",
+       [](DoctorOptions& options, const OptionValue& value) { options.endpoint = value.text; }},
+      {"--secret-file",
+       [](DoctorOptions& options, const OptionValue& value) { options.secret_file = value.text; }},
+      {"--timeout",
+       [](DoctorOptions& options, const OptionValue& value) {
+         const auto seconds = parse_positive_seconds(value);
+         if (seconds > std::chrono::hours(1)) reject(value, "it must be an hour at most");
+         options.join_limit = std::chrono::ceil<std::chrono::milliseconds>(seconds);
+       }},
+      {"--shared-dir", [](DoctorOptions& options,
+                          const OptionValue& value) { options.shared_folder = value.text; }},
+  };
+  return kSetters;
+}
+
+std::string whole_name(const std::string& name) {
+  if (name == "-h") return "--help";
+  if (name == "-q") return "--quiet";
+  if (name == "-v") return "--verbose";
+  std::string result = name;  // torchrun has both spellings
+  for (char& letter : result) {
+    if (letter == '_') letter = '-';
+  }
+  return result;
+}
+
+void check(const DoctorOptions& options) {
+  if (options.nodes > 1 && options.endpoint.empty()) {
+    throw InvalidArgument(concat("--nnodes is ", options.nodes,
+                                 ", but no --rdzv-endpoint says where they meet; give the same "
+                                 "host:port on all of them"));
+  }
+  if (options.nodes == 1 && !options.endpoint.empty()) {
+    throw InvalidArgument("--rdzv-endpoint is given without --nnodes; how many nodes come there?");
+  }
+}
+
+}  // namespace
 
 DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments) {
   DoctorOptions options;
   for (std::size_t at = 0; at < arguments.size(); ++at) {
-    std::string name = arguments[at];
     // "--name value" and "--name=value".
-    const std::size_t equals = name.find('=');
-    const bool joined = name.starts_with("--") && equals != std::string::npos;
-    std::string value = joined ? name.substr(equals + 1) : "";
-    if (joined) name.resize(equals);
-    const auto flag = [&] {
+    const std::size_t equals = arguments[at].find('=');
+    const bool joined = arguments[at].starts_with("--") && equals != std::string::npos;
+    const std::string name = whole_name(joined ? arguments[at].substr(0, equals) : arguments[at]);
+    if (const auto flag = flags().find(name); flag != flags().end()) {
       if (joined) throw InvalidArgument(concat(name, " takes no value"));
-    };
-    const auto needed = [&] {
-      if (!joined) {
-        if (at + 1 == arguments.size()) throw InvalidArgument(concat(name, " needs a value"));
-        value = arguments[++at];
-      }
-      if (value.empty()) throw InvalidArgument(concat(name, " is empty"));
-      return value;
-    };
-    if (name == "-h" || name == "--help") {
-      options.help = true;
-      return options;
-    } else if (name == "--shared-dir") {
-      options.shared_folder = needed();
-    } else if (name == "--json") {
-      flag();
-      options.json = true;
-    } else if (name == "-q" || name == "--quiet") {
-      flag();
-      options.detail = ReportDetail::problems;
-    } else if (name == "-v" || name == "--verbose") {
-      flag();
-      options.detail = ReportDetail::all;
-    } else {
-      throw InvalidArgument(concat("doctor has no ", name.starts_with("-") ? "option" : "argument",
-                                   " '", name, "'; see lockstep doctor --help"));
+      flag->second(options);
+      if (options.help) return options;
+      continue;
     }
+    const auto setter = setters().find(name);
+    if (setter == setters().end()) {
+      throw InvalidArgument(concat("doctor has no ", name.starts_with("-") ? "option" : "argument",
+                                   " '", arguments[at], "'; see lockstep doctor --help"));
+    }
+    if (!joined && at + 1 == arguments.size()) {
+      throw InvalidArgument(concat(name, " needs a value"));
+    }
+    const std::string value = joined ? arguments[at].substr(equals + 1) : arguments[++at];
+    if (value.empty()) throw InvalidArgument(concat(name, " is empty"));
+    setter->second(options, {.source = name, .text = value});
   }
+  check(options);
   return options;
 }
 
 std::string doctor_help() {
   return R"(Usage: lockstep doctor [OPTIONS]
 
-Says what would go wrong with a job on this machine before it does, and what to do about it:
-versions, clock, names, interfaces, limits, shared memory, disks, GPUs, NCCL and its variables.
-One line a finding: its level (ok, note, warning, error), the check, what was found -> the cure.
+Says what would go wrong with a job before it does, and what to do about it: on this machine,
+versions, clock, names, interfaces, limits, shared memory, disks, GPUs, NCCL and its variables;
+on several nodes also whether they agree, see each other's files, and reach each other, how fast,
+and with packets of every size. One line a finding: its level (ok, note, warning, error), the
+check, what was found -> the cure.
 
-  --shared-dir=DIR   also try whether rename, fsync, O_EXCL and flock work in DIR
-  --json             one JSON document on standard output
-  -q, --quiet        warnings and errors only
-  -v, --verbose      everything
+Several nodes (the same command on each of them; the one that the endpoint names reports):
+  --nnodes=N               how many
+  --rdzv-endpoint=HOST:PORT
+                           where they meet (port: 29400)
+  --secret-file=FILE       what they share, as for lockstep run (or LOCKSTEP_SECRET_FILE)
+  --insecure               do without, on a network that you trust
+  --timeout=SECONDS        how long to wait for all of them (60)
+  --all-pairs              measure each pair; otherwise, with more than nine nodes, eight a node
+
+  --shared-dir=DIR         also try whether rename, fsync, O_EXCL and flock work in DIR, and
+                           whether nodes see each other's files there
+  --json                   one JSON document on standard output
+  -q, --quiet              warnings and errors only
+  -v, --verbose            everything
 
 Exit status: 0 without errors, 1 with some, 2 for a wrong command line.
 )";

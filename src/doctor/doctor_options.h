@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,12 @@ namespace lockstep {
 
 /// What `lockstep doctor` was told.
 struct DoctorOptions {
+  int nodes = 1;                           // --nnodes
+  std::string endpoint;                    // --rdzv-endpoint
+  std::optional<std::string> secret_file;  // --secret-file
+  bool insecure = false;
+  std::chrono::milliseconds join_limit = std::chrono::seconds(60);  // --timeout
+  bool all_pairs = false;
   std::string shared_folder;  // --shared-dir
   bool json = false;
   ReportDetail detail = ReportDetail::usual;

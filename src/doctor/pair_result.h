@@ -9,8 +9,9 @@ namespace lockstep {
 struct PairResult {
   int from = 0;  // numbers of nodes
   int to = 0;
-  std::string address;  // of `to`, where it was looked for
-  bool main = false;    // the one that a job would use
+  std::string address;             // of `to`, where it was looked for
+  bool main = false;               // the one that a job would use
+  bool on_common_network = false;  // or on one that `from` has an address in
 
   std::string problem;                     // why it could not be reached; empty: it could
   double latency_us = 0;                   // the median of some round trips

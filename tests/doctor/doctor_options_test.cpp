@@ -14,6 +14,17 @@ TEST(DoctorOptions, values_follow_or_are_joined) {
   EXPECT_EQ(parse_doctor_options({"-q"}).detail, ReportDetail::problems);
 }
 
+TEST(DoctorOptions, several_nodes_need_a_place_to_meet) {
+  const DoctorOptions options =
+      parse_doctor_options({"--nnodes=3", "--rdzv_endpoint", "n1:29400", "--timeout", "1.5"});
+  EXPECT_EQ(options.nodes, 3);
+  EXPECT_EQ(options.endpoint, "n1:29400");
+  EXPECT_EQ(options.join_limit, std::chrono::milliseconds(1500));
+  EXPECT_THROW(parse_doctor_options({"--nnodes", "2"}), InvalidArgument);
+  EXPECT_THROW(parse_doctor_options({"--nnodes", "0"}), InvalidArgument);
+  EXPECT_THROW(parse_doctor_options({"--rdzv-endpoint", "n1"}), InvalidArgument);
+}
+
 TEST(DoctorOptions, what_is_wrong_is_named) {
   EXPECT_THROW(parse_doctor_options({"--shared-dir"}), InvalidArgument);
   EXPECT_THROW(parse_doctor_options({"--shared-dir="}), InvalidArgument);
@@ -23,7 +34,9 @@ TEST(DoctorOptions, what_is_wrong_is_named) {
 }
 
 TEST(DoctorOptions, help_names_every_option) {
-  for (const char* name : {"--shared-dir", "--json", "--quiet", "--verbose"}) {
+  for (const char* name :
+       {"--shared-dir", "--json", "--quiet", "--verbose", "--nnodes", "--rdzv-endpoint",
+        "--secret-file", "--insecure", "--timeout", "--all-pairs"}) {
     EXPECT_NE(doctor_help().find(name), std::string::npos) << name;
   }
 }

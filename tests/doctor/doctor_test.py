@@ -1,14 +1,21 @@
-"""`lockstep doctor`, as users meet it. Usage: doctor_test.py LOCKSTEP"""
+"""`lockstep doctor`, as users meet it: alone, and on several nodes in network namespaces.
+
+Usage: doctor_test.py LOCKSTEP
+"""
 
 import json
 import os
 import pathlib
+import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+
+from network import Network, ip
 
 LOCKSTEP = sys.argv.pop(1)
 LIMIT = 60  # seconds; only ever reached by a failure
@@ -62,6 +69,172 @@ class Alone(unittest.TestCase):
         code, out, err = doctor("--jason")
         self.assertEqual((code, out), (2, ""))
         self.assertIn("--jason", err)
+
+
+class Nodes(unittest.TestCase):
+    """Three nodes with names of their own: node1 (10.77.0.1) to node3."""
+
+    count = 3
+
+    @classmethod
+    def setUpClass(cls):
+        if not Network.possible() or shutil.which("unshare") is None:
+            raise unittest.SkipTest("network namespaces need root, iproute2 and unshare")
+
+    def setUp(self):
+        self.network = Network(self.count)
+        self.addCleanup(self.network.close)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.secret = self.secret_file("job.secret", "0123456789abcdef0123456789abcdef")
+
+    def secret_file(self, name, text):
+        path = self.folder / name
+        path.write_text(text + "\n")
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        return str(path)
+
+    def start(self, node, *options, secret=None, count=None):
+        """One node's doctor; the endpoint is node 1."""
+        words = [LOCKSTEP, "doctor", "--nnodes", str(count or self.count), "--rdzv-endpoint",
+                 f"{self.network.address(1)}:29400", "--secret-file", secret or self.secret, *options]
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"node{node}", *words]
+        process = subprocess.Popen(self.network.command(node, *named), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=clean_environment())
+        self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(),
+                                 process.stderr.close()))
+        return process
+
+    def examine(self, *options):
+        """All nodes' doctors: the report of the first, and its exit code."""
+        others = [self.start(node, *options) for node in range(2, self.count + 1)]
+        out, err = self.start(1, "--json", *options).communicate(timeout=LIMIT)
+        self.assertTrue(out, err)
+        report = json.loads(out)
+        for other in others:
+            _, other_err = other.communicate(timeout=LIMIT)
+            self.assertEqual(other.returncode, min(report["errors"], 1), other_err)
+            self.assertIn("on 3 nodes", other_err)
+        return report
+
+    def findings(self, report, check, level=None):
+        return [each for each in report["findings"]
+                if each["check"] == check and (level is None or each["level"] == level)]
+
+    def the_finding(self, report, check, level):
+        found = self.findings(report, check, level)
+        self.assertEqual(len(found), 1, report["findings"])
+        self.assertTrue(found[0]["cure"])
+        return found[0]
+
+
+class Meeting(Nodes):
+    def test_healthy_nodes_are_measured_in_pairs(self):
+        report = self.examine("--shared-dir", str(self.folder))
+        self.assertEqual(sorted(report["nodes"]), ["node1", "node2", "node3"])
+        self.assertEqual(report["nodes"][0], "node1")
+        self.assertEqual(report["errors"], 0, report["findings"])
+        main = {(pair["from"], pair["to"]): pair for pair in report["pairs"] if pair["main"]}
+        self.assertEqual(len(main), 6)
+        for pair in main.values():
+            self.assertTrue(pair["reached"], pair)
+            self.assertGreater(pair["latency_us"], 0)
+            self.assertGreater(pair["bytes_per_second"], 1e6)
+            self.assertEqual(pair["path_mtu"], 1500)
+        self.assertEqual(len(self.findings(report, "equal versions", "ok")), 1)
+        self.assertEqual(len(self.findings(report, "clocks", "ok")), 1)
+        # Nobody has told these machines each other's names.
+        self.assertIn("node2", self.findings(report, "names", "note")[0]["what"])
+        seen = [each for each in self.findings(report, "shared folder") if "others see" in each["what"]]
+        self.assertEqual(len(seen), 1, report["findings"])
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["job.secret"])
+
+    def test_a_wrong_secret_is_refused_and_a_missing_node_named(self):
+        wrong = self.secret_file("wrong.secret", "fedcba9876543210fedcba9876543210")
+        first = self.start(1, "--timeout", "3")
+        second = self.start(2)
+        stranger = self.start(3, secret=wrong)
+        _, err = stranger.communicate(timeout=LIMIT)
+        self.assertEqual(stranger.returncode, 1)
+        self.assertIn("secret", err)
+        out, err = first.communicate(timeout=LIMIT)
+        self.assertEqual(first.returncode, 1)
+        self.assertIn("1 of 3 nodes did not come; here: node1, node2", out)
+        self.assertIn("refused", err)
+        second.communicate(timeout=LIMIT)
+        self.assertEqual(second.returncode, 1)
+
+
+class Broken(Nodes):
+    def drop(self, node, source):
+        """Packets of one node to another are lost there without a word, as by a firewall."""
+        namespace = self.network.namespace(node)
+        ip("-n", namespace, "route", "add", "blackhole", f"{self.network.address(source)}/32")
+
+    def test_a_pair_that_is_kept_apart_is_named(self):
+        self.drop(2, 3)
+        report = self.examine()
+        unreached = {(pair["from"], pair["to"]) for pair in report["pairs"]
+                     if pair["main"] and not pair["reached"]}
+        self.assertEqual(unreached, {("node2", "node3"), ("node3", "node2")})
+        found = self.findings(report, "reach", "error")
+        self.assertEqual(sorted(each["node"] for each in found), ["node2", "node3"])
+
+    def believe_in_large_packets(self, node):
+        """Packets beyond what the switch takes; without the offload that would cut them later."""
+        ip("-n", self.network.namespace(node), "link", "set", "eth0", "mtu", "9000")
+        ip("-n", self.network.namespace(node), "link", "set", "eth0", "gso_max_segs", "1")
+
+    def test_large_packets_that_a_switch_drops_are_found_between_nodes(self):
+        for node in (2, 3):
+            self.believe_in_large_packets(node)
+            ip("-n", self.network.namespace(node), "route", "add", f"{self.network.address(1)}/32",
+               "dev", "eth0", "mtu", "1400")
+        report = self.examine()
+        found = self.findings(report, "mtu", "error")
+        self.assertEqual(sorted(each["node"] for each in found), ["node2", "node3"], report["findings"])
+        self.assertIn("node3", found[0]["what"] + found[1]["what"])
+
+    def test_a_node_whose_first_message_is_dropped_is_named(self):
+        self.believe_in_large_packets(1)
+        self.believe_in_large_packets(3)
+        others = [self.start(node) for node in (2, 3)]
+        out, _ = self.start(1, "--json").communicate(timeout=LIMIT)
+        found = self.the_finding(json.loads(out), "mtu", "error")
+        self.assertIn(self.network.address(3), found["what"])
+        for other in others:
+            other.communicate(timeout=LIMIT)
+            self.assertEqual(other.returncode, 1)
+
+    def test_smaller_packets_on_one_node_are_a_warning(self):
+        ip("-n", self.network.namespace(2), "link", "set", "eth0", "mtu", "1400")
+        found = self.findings(self.examine(), "mtu", "warning")
+        self.assertTrue(found)
+        self.assertEqual({each["node"] for each in found}, {"node2"})
+
+    def test_a_slow_node_is_named(self):
+        shaped = subprocess.run(
+            self.network.command(3, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "20mbit",
+                                 "burst", "64kbit", "latency", "400ms"), capture_output=True, text=True)
+        if shaped.returncode != 0:
+            self.skipTest(f"this kernel cannot make a network slow: {shaped.stderr}")
+        report = self.examine()
+        self.assertIn("node3", {each["node"] for each in self.findings(report, "bandwidth", "warning")})
+        slow = [pair for pair in report["pairs"] if pair["main"] and pair["from"] == "node3"]
+        self.assertTrue(all(pair["bytes_per_second"] < 5e6 for pair in slow), slow)
+
+    def test_a_folder_that_is_not_shared_is_found(self):
+        others = [self.start(node, "--shared-dir", str(self.folder)) for node in (2,)]
+        apart = self.folder / "apart"
+        apart.mkdir()
+        third = self.start(3, "--shared-dir", str(apart))
+        out, _ = self.start(1, "--json", "--shared-dir", str(self.folder)).communicate(timeout=LIMIT)
+        found = self.the_finding(json.loads(out), "shared folder", "error")
+        self.assertEqual(found["node"], "node3")
+        for process in (*others, third):
+            process.communicate(timeout=LIMIT)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/unique_fd.h"
+#include "doctor/messages.h"
+#include "doctor/network_facts.h"
+
+namespace lockstep {
+
+/// Answers the probes of other nodes at each of this machine's addresses, at ports that the kernel
+/// chose, as it does for Gloo's and NCCL's own. Who does not have the secret gets nothing, holds a
+/// place for five seconds at most, and there are sixteen.
+class ProbeServer {
+ public:
+  struct Options {
+    std::string secret;  // empty: --insecure
+    std::string id;      // this node's
+  };
+
+  /// An address that cannot be listened at is left out.
+  ProbeServer(const std::vector<InterfaceAddress>& addresses, Options options);
+  ~ProbeServer();
+  ProbeServer(const ProbeServer&) = delete;
+  ProbeServer& operator=(const ProbeServer&) = delete;
+
+  const std::vector<ProbeListener>& listeners() const { return listeners_; }
+
+ private:
+  struct Shared;
+  static void answer(const std::shared_ptr<Shared>& shared, UniqueFd socket);
+  void serve();
+
+  std::vector<ProbeListener> listeners_;
+  std::vector<UniqueFd> sockets_;
+  UniqueFd stop_;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+/// The most that one request may send at once.
+inline constexpr std::size_t kMostProbeBytes = std::size_t{256} << 20;
+
+}  // namespace lockstep

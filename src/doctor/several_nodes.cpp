@@ -1,0 +1,126 @@
+#include "doctor/several_nodes.h"
+
+#include <memory>
+
+#include "doctor/desk.h"
+#include "doctor/examination.h"
+#include "doctor/judge_nodes.h"
+#include "launch/event_loop.h"
+#include "launch/link_client.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kStep{100};
+constexpr milliseconds kRetryPause{300};
+
+// Links of a node to the head: tries again until one is there, then is that one.
+class WayToHead {
+ public:
+  WayToHead(EventLoop& loop, const LocalReport& local, const SeveralNodesOptions& options)
+      : loop_(loop),
+        options_(options),
+        member_(loop, local, {.secret = options.secret, .shared_folder = options.shared_folder},
+                [this](const std::string& text) {
+                  if (client_) client_->send(text);
+                }) {}
+
+  DoctorEnd follow() {
+    const auto deadline = Clock::now() + options_.join_limit;
+    while (!member_.end()) {
+      if (!client_) connect();
+      loop_.run_once(kStep);
+      if (!closed_ || member_.end()) continue;
+      if (opened_ || is_final(reason_) || Clock::now() > deadline) {
+        throw SystemError(concat(opened_ ? "the head of the doctor was lost: "
+                                         : "the head of the doctor was not reached: ",
+                                 reason_));
+      }
+      client_.reset();
+      closed_ = false;
+      next_try_ = Clock::now() + kRetryPause;
+      while (Clock::now() < next_try_) loop_.run_once(kRetryPause);
+    }
+    return *member_.end();
+  }
+
+ private:
+  // Trying again would change nothing.
+  static bool is_final(const std::string& reason) {
+    return reason.find("refused: ") != std::string::npos ||
+           reason.find("secret") != std::string::npos;
+  }
+
+  void connect() {
+    LinkClient::Callbacks callbacks;
+    callbacks.on_open = [this](const std::string&, const std::string&) {
+      opened_ = true;
+      options_.say(concat("this node is looked at from ", options_.endpoint.to_string()));
+      member_.greet();
+    };
+    callbacks.on_message = [this](const std::string& text) {
+      try {
+        member_.on_message(text);
+      } catch (const InvalidArgument& error) {
+        closed_ = true;
+        reason_ = error.what();
+      }
+    };
+    callbacks.on_close = [this](const std::string& reason) {
+      closed_ = true;
+      reason_ = reason;
+    };
+    client_ = std::make_unique<LinkClient>(
+        loop_,
+        LinkClientOptions{
+            .server = options_.endpoint, .secret = options_.secret, .run_id = kDoctorProtocol},
+        std::move(callbacks));
+  }
+
+  EventLoop& loop_;
+  const SeveralNodesOptions& options_;
+  std::unique_ptr<LinkClient> client_;
+  DoctorMember member_;
+  bool opened_ = false;
+  bool closed_ = false;
+  std::string reason_;
+  Clock::time_point next_try_;
+};
+
+}  // namespace
+
+DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
+                             const SeveralNodesOptions& options) {
+  EventLoop loop;
+  const auto begin = Clock::now();
+  DoctorDesk desk(loop, std::move(listener), {.secret = options.secret, .say = options.say});
+  desk.seat_local(local, {.secret = options.secret, .shared_folder = options.shared_folder});
+  desk.gather(options.nodes, options.join_limit);
+  const Examination examination = examine(desk, options.nodes,
+                                          {.shared_folder = options.shared_folder,
+                                           .most_rounds = options.most_rounds,
+                                           .say = options.say});
+  DoctorReport report;
+  for (const DeskNode& node : examination.nodes) {
+    report.nodes.push_back(node.hello.host);
+    report.findings.insert(report.findings.end(), node.hello.findings.begin(),
+                           node.hello.findings.end());
+  }
+  const Findings together = judge_nodes(examination);
+  report.findings.insert(report.findings.end(), together.begin(), together.end());
+  report.pairs = examination.pairs;
+  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  desk.end({.code = report.exit_code(), .summary = summary_line(report)});
+  return report;
+}
+
+DoctorEnd examine_as_member(const LocalReport& local, const SeveralNodesOptions& options) {
+  EventLoop loop;
+  return WayToHead(loop, local, options).follow();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/unique_fd.h"
+#include "doctor/local_checks.h"
+#include "doctor/messages.h"
+#include "doctor/report.h"
+#include "launch/endpoint.h"
+
+namespace lockstep {
+
+struct SeveralNodesOptions {
+  int nodes = 2;
+  Endpoint endpoint;
+  std::string secret;  // empty: --insecure
+  std::string shared_folder;
+  std::chrono::milliseconds join_limit = std::chrono::seconds(60);
+  int most_rounds = 8;
+  std::function<void(const std::string&)> say;
+};
+
+/// Looks at all nodes from the one that the others come to.
+DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
+                             const SeveralNodesOptions& options);
+
+/// Goes to the head and answers its questions until it says how all ended. Throws SystemError if it
+/// is not found or refuses.
+DoctorEnd examine_as_member(const LocalReport& local, const SeveralNodesOptions& options);
+
+}  // namespace lockstep
