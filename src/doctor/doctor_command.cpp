@@ -1,5 +1,6 @@
 #include "doctor/doctor_command.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ostream>
 
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultPort = 29400;
 constexpr int kMostRounds = 8;
+constexpr int kSmokeLimitMs = 180000;
 
 void print(const DoctorReport& report, const DoctorOptions& options, std::ostream& out) {
   out << (options.json ? to_json(report) + "\n" : to_text(report, options.detail));
@@ -72,11 +74,14 @@ int check_several(const DoctorOptions& options, const Environment& environment,
                               .shared_folder = options.shared_folder,
                               .join_limit = options.join_limit,
                               .most_rounds = options.all_pairs ? 0 : kMostRounds};
+  several.smoke = {
+      .enabled = options.smoke, .program = options.smoke_program, .secret = several.secret};
   several.say = [&](const std::string& text) { console.note(concat("doctor: ", text)); };
   UniqueFd listener = listen_if_ours(several.endpoint, console);
   const LocalReport local = check_this_machine(
       {.lockstep_version = version, .several_nodes = true, .shared_folder = options.shared_folder},
       environment);
+  several.smoke.python = local.python;
   if (listener) {
     const DoctorReport report = examine_as_head(std::move(listener), local, several);
     print(report, options, out);
@@ -103,6 +108,13 @@ int doctor_command(const std::vector<std::string>& arguments, const Environment&
   DoctorReport report;
   report.nodes = {local.host};
   report.findings = local.findings;
+  if (options.smoke) {
+    FindingList list(local.host, report.findings);
+    judge_smoke(
+        run_smoke({.workers = std::max(2, local.gpus), .limit_ms = kSmokeLimitMs},
+                  {.enabled = true, .program = options.smoke_program, .python = local.python}),
+        list);
+  }
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   print(report, options, out);
   return report.exit_code();

@@ -16,6 +16,7 @@ const std::map<std::string, Flag>& flags() {
   static const std::map<std::string, Flag> kFlags = {
       {"--insecure", [](DoctorOptions& options) { options.insecure = true; }},
       {"--all-pairs", [](DoctorOptions& options) { options.all_pairs = true; }},
+      {"--smoke", [](DoctorOptions& options) { options.smoke = true; }},
       {"--json", [](DoctorOptions& options) { options.json = true; }},
       {"--quiet", [](DoctorOptions& options) { options.detail = ReportDetail::problems; }},
       {"--verbose", [](DoctorOptions& options) { options.detail = ReportDetail::all; }},
@@ -37,6 +38,11 @@ const std::map<std::string, Setter>& setters() {
          const auto seconds = parse_positive_seconds(value);
          if (seconds > std::chrono::hours(1)) reject(value, "it must be an hour at most");
          options.join_limit = std::chrono::ceil<std::chrono::milliseconds>(seconds);
+       }},
+      {"--smoke-program",
+       [](DoctorOptions& options, const OptionValue& value) {
+         options.smoke = true;
+         options.smoke_program = value.text;
        }},
       {"--shared-dir", [](DoctorOptions& options,
                           const OptionValue& value) { options.shared_folder = value.text; }},
@@ -117,6 +123,9 @@ Several nodes (the same command on each of them; the one that the endpoint names
 
   --shared-dir=DIR         also try whether rename, fsync, O_EXCL and flock work in DIR, and
                            whether nodes see each other's files there
+  --smoke                  also run a small job through lockstep run: ranks of a Python script add
+                           up numbers with NCCL where there are GPUs, else with Gloo
+  --smoke-program=PROGRAM  the same with a program of your own, which must end with exit code 0
   --json                   one JSON document on standard output
   -q, --quiet              warnings and errors only
   -v, --verbose            everything

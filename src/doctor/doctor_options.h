@@ -18,6 +18,8 @@ struct DoctorOptions {
   std::chrono::milliseconds join_limit = std::chrono::seconds(60);  // --timeout
   bool all_pairs = false;
   std::string shared_folder;  // --shared-dir
+  bool smoke = false;
+  std::string smoke_program;
   bool json = false;
   ReportDetail detail = ReportDetail::usual;
   bool help = false;

@@ -5,6 +5,8 @@
 
 #include "core/hmac.h"
 #include "doctor/pair_schedule.h"
+#include "launch/endpoint.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -21,6 +23,7 @@ constexpr std::size_t kMostNames = 64;
 constexpr milliseconds kProbeLimit{30000};
 constexpr int kVisibleLimitMs = 10000;
 constexpr milliseconds kMarkLeeway{5000};
+constexpr int kSmokeLimitMs = 180000;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -158,6 +161,31 @@ void try_shared_folder(DoctorDesk& desk, const std::string& folder, Examination&
   desk.ask_one(0, mark, limit);
 }
 
+// A port that is free now; the job that will listen there starts within milliseconds.
+int free_port(const std::string& address) {
+  return port_of(listen_on(address, 0));
+}
+
+void try_small_job(DoctorDesk& desk, const ExaminationOptions& options, Examination& result) {
+  options.say("running a small job on all nodes");
+  SmokeQuestion question{.endpoint = {},
+                         .run_id = concat("doctor-", to_hex(random_bytes(4))),
+                         .nodes = static_cast<int>(result.nodes.size()),
+                         .limit_ms = kSmokeLimitMs};
+  if (question.nodes > 1) {
+    const std::string& host = result.nodes[0].main_address;
+    question.endpoint = Endpoint{.host = host, .port = free_port(host)}.to_string();
+  }
+  Questions questions;
+  for (const DeskNode& node : result.nodes) {
+    question.workers = std::max(question.nodes == 1 ? 2 : 1, node.hello.gpus);
+    questions.emplace_back(question);
+  }
+  for (const auto& answer : desk.ask(questions, milliseconds(kSmokeLimitMs) + kMarkLeeway)) {
+    result.smoke.push_back(as<SmokeAnswer>(answer));
+  }
+}
+
 }  // namespace
 
 Examination examine(DoctorDesk& desk, int wanted_nodes, const ExaminationOptions& options) {
@@ -171,6 +199,7 @@ Examination examine(DoctorDesk& desk, int wanted_nodes, const ExaminationOptions
   ask_names(desk, result);
   if (!options.shared_folder.empty()) try_shared_folder(desk, options.shared_folder, result);
   measure_pairs(desk, options, result);
+  if (options.smoke) try_small_job(desk, options, result);
   for (std::size_t node = 0; node < result.nodes.size(); ++node) {
     result.nodes[node].lost = desk.nodes()[node].lost;
   }

@@ -27,14 +27,16 @@ struct Examination {
   std::vector<std::optional<NamesAnswer>> names;  // what each says about the hosts of all
   std::vector<PairResult> pairs;
 
-  std::string shared_folder;                     // empty: none
-  std::string writer_problem;                    // of the first node, which writes
-  std::vector<std::optional<MarkAnswer>> marks;  // what each saw of a file that the first wrote
+  std::string shared_folder;                      // empty: none
+  std::string writer_problem;                     // of the first node, which writes
+  std::vector<std::optional<SmokeAnswer>> smoke;  // of each node; empty: not tried
+  std::vector<std::optional<MarkAnswer>> marks;   // what each saw of a file that the first wrote
 };
 
 struct ExaminationOptions {
   std::string shared_folder;
   int most_rounds = 8;  // of pairs; 0: all pairs
+  bool smoke = false;
   std::function<void(const std::string&)> say;
 };
 

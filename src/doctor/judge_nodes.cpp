@@ -241,6 +241,22 @@ void judge_marks(const Examination& examination, Findings& findings) {
   }
 }
 
+// The job is one: whoever failed for a reason of its own says more than those that it took along.
+void judge_small_job(const Examination& examination, Findings& findings) {
+  const auto& answers = examination.smoke;
+  if (answers.empty()) return;
+  std::size_t worst = 0;
+  for (std::size_t at = 0; at < answers.size(); ++at) {
+    if (!answers[at]) continue;
+    const int code = answers[at]->code;
+    const int known = answers[worst] ? answers[worst]->code : 0;
+    if (code != 0 && (known == 0 || (code == 2 && known != 2))) worst = at;
+  }
+  if (!answers[worst]) return;  // the node is lost, and that is said
+  FindingList list = about(examination.nodes[worst], findings);
+  judge_smoke(*answers[worst], list);
+}
+
 }  // namespace
 
 Findings judge_nodes(const Examination& examination) {
@@ -254,6 +270,7 @@ Findings judge_nodes(const Examination& examination) {
   judge_names(examination, findings);
   judge_marks(examination, findings);
   judge_pairs(examination, findings);
+  judge_small_job(examination, findings);
   return findings;
 }
 

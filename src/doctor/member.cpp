@@ -91,6 +91,9 @@ void DoctorMember::on_message(std::string_view text) {
     answer_with(message.number, [question = *mark, folder = options_.shared_folder] {
       return do_mark(folder, question);
     });
+  } else if (const auto* smoke = std::get_if<SmokeQuestion>(&content)) {
+    answer_with(message.number,
+                [question = *smoke, setup = options_.smoke] { return run_smoke(question, setup); });
   } else if (const auto* end = std::get_if<DoctorEnd>(&content)) {
     end_ = *end;
   } else {

@@ -8,12 +8,14 @@
 #include "doctor/local_checks.h"
 #include "doctor/messages.h"
 #include "doctor/probe_server.h"
+#include "doctor/smoke.h"
 
 namespace lockstep {
 
 struct MemberOptions {
   std::string secret;
   std::string shared_folder;
+  SmokeSetup smoke;
 };
 
 /// A node that is looked at: says what it knows about itself, and answers the head's questions.

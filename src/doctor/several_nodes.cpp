@@ -24,7 +24,10 @@ class WayToHead {
   WayToHead(EventLoop& loop, const LocalReport& local, const SeveralNodesOptions& options)
       : loop_(loop),
         options_(options),
-        member_(loop, local, {.secret = options.secret, .shared_folder = options.shared_folder},
+        member_(loop, local,
+                {.secret = options.secret,
+                 .shared_folder = options.shared_folder,
+                 .smoke = options.smoke},
                 [this](const std::string& text) {
                   if (client_) client_->send(text);
                 }) {}
@@ -98,11 +101,14 @@ DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
   EventLoop loop;
   const auto begin = Clock::now();
   DoctorDesk desk(loop, std::move(listener), {.secret = options.secret, .say = options.say});
-  desk.seat_local(local, {.secret = options.secret, .shared_folder = options.shared_folder});
+  desk.seat_local(
+      local,
+      {.secret = options.secret, .shared_folder = options.shared_folder, .smoke = options.smoke});
   desk.gather(options.nodes, options.join_limit);
   const Examination examination = examine(desk, options.nodes,
                                           {.shared_folder = options.shared_folder,
                                            .most_rounds = options.most_rounds,
+                                           .smoke = options.smoke.enabled,
                                            .say = options.say});
   DoctorReport report;
   for (const DeskNode& node : examination.nodes) {

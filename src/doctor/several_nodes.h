@@ -9,6 +9,7 @@
 #include "doctor/local_checks.h"
 #include "doctor/messages.h"
 #include "doctor/report.h"
+#include "doctor/smoke.h"
 #include "launch/endpoint.h"
 
 namespace lockstep {
@@ -20,6 +21,7 @@ struct SeveralNodesOptions {
   std::string shared_folder;
   std::chrono::milliseconds join_limit = std::chrono::seconds(60);
   int most_rounds = 8;
+  SmokeSetup smoke;
   std::function<void(const std::string&)> say;
 };
 

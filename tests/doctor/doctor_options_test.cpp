@@ -25,6 +25,12 @@ TEST(DoctorOptions, several_nodes_need_a_place_to_meet) {
   EXPECT_THROW(parse_doctor_options({"--rdzv-endpoint", "n1"}), InvalidArgument);
 }
 
+TEST(DoctorOptions, a_program_for_the_small_job_asks_for_it) {
+  EXPECT_FALSE(parse_doctor_options({}).smoke);
+  EXPECT_TRUE(parse_doctor_options({"--smoke"}).smoke);
+  EXPECT_TRUE(parse_doctor_options({"--smoke-program=./mine"}).smoke);
+}
+
 TEST(DoctorOptions, what_is_wrong_is_named) {
   EXPECT_THROW(parse_doctor_options({"--shared-dir"}), InvalidArgument);
   EXPECT_THROW(parse_doctor_options({"--shared-dir="}), InvalidArgument);
@@ -36,7 +42,7 @@ TEST(DoctorOptions, what_is_wrong_is_named) {
 TEST(DoctorOptions, help_names_every_option) {
   for (const char* name :
        {"--shared-dir", "--json", "--quiet", "--verbose", "--nnodes", "--rdzv-endpoint",
-        "--secret-file", "--insecure", "--timeout", "--all-pairs"}) {
+        "--secret-file", "--insecure", "--timeout", "--all-pairs", "--smoke", "--smoke-program"}) {
     EXPECT_NE(doctor_help().find(name), std::string::npos) << name;
   }
 }

@@ -1,6 +1,6 @@
 """`lockstep doctor`, as users meet it: alone, and on several nodes in network namespaces.
 
-Usage: doctor_test.py LOCKSTEP
+Usage: doctor_test.py LOCKSTEP [PYTHON-WITH-TORCH]
 """
 
 import json
@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"
 from network import Network, ip
 
 LOCKSTEP = sys.argv.pop(1)
+TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None
 LIMIT = 60  # seconds; only ever reached by a failure
 
 
@@ -65,6 +66,11 @@ class Alone(unittest.TestCase):
         self.assertEqual(len(report["nodes"]), 1)
         self.assertLessEqual({"node", "check", "level", "what", "cure"}, set(report["findings"][0]))
 
+    def test_a_small_job_that_fails_is_an_error(self):
+        code, out, _ = doctor("--smoke-program", "false")
+        self.assertEqual(code, 1)
+        self.assertRegex(out.splitlines()[-2], "error +smoke: .*exit code 1")
+
     def test_a_wrong_command_line_is_named(self):
         code, out, err = doctor("--jason")
         self.assertEqual((code, out), (2, ""))
@@ -87,6 +93,7 @@ class Nodes(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        self.environment = clean_environment()
         self.secret = self.secret_file("job.secret", "0123456789abcdef0123456789abcdef")
 
     def secret_file(self, name, text):
@@ -102,7 +109,7 @@ class Nodes(unittest.TestCase):
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"node{node}", *words]
         process = subprocess.Popen(self.network.command(node, *named), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=clean_environment())
+                                   env=self.environment)
         self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(),
                                  process.stderr.close()))
         return process
@@ -132,7 +139,12 @@ class Nodes(unittest.TestCase):
 
 class Meeting(Nodes):
     def test_healthy_nodes_are_measured_in_pairs(self):
-        report = self.examine("--shared-dir", str(self.folder))
+        program = pathlib.Path(tempfile.mkdtemp(), "smoke.sh")
+        self.addCleanup(lambda: shutil.rmtree(program.parent))
+        program.write_text('#!/bin/sh\n[ "$RANK" != 0 ] || echo "smoke: $WORLD_SIZE at $MASTER_ADDR"\n')
+        program.chmod(0o755)
+        report = self.examine("--shared-dir", str(self.folder), "--smoke-program", str(program))
+        self.assertEqual([each["what"] for each in self.findings(report, "smoke")], ["3 at 10.77.0.1"])
         self.assertEqual(sorted(report["nodes"]), ["node1", "node2", "node3"])
         self.assertEqual(report["nodes"][0], "node1")
         self.assertEqual(report["errors"], 0, report["findings"])
@@ -165,6 +177,16 @@ class Meeting(Nodes):
         self.assertIn("refused", err)
         second.communicate(timeout=LIMIT)
         self.assertEqual(second.returncode, 1)
+
+
+@unittest.skipIf(TORCH_PYTHON is None, "no Python with torch")
+class Smoke(Nodes):
+    def test_ranks_of_all_nodes_add_up_numbers(self):
+        self.environment["PYTHON_EXEC"] = TORCH_PYTHON
+        report = self.examine("--smoke")
+        smoke = self.findings(report, "smoke")
+        self.assertEqual([each["level"] for each in smoke], ["ok"], smoke)
+        self.assertIn("over 3 ranks (gloo)", smoke[0]["what"])
 
 
 class Broken(Nodes):
