@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "archive/snapshot_command.h"
+#include "cluster/agent_command.h"
+#include "cluster/cluster_run.h"
 #include "doctor/doctor_command.h"
 #include "launch/completion.h"
 #include "launch/man_page.h"
 #include "launch/manual_text.h"
-#include "launch/run_command.h"
+#include "launch/option_table.h"
 #include "launch/stack_of_job.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
@@ -45,8 +47,14 @@ std::string usage() {
 
 int dispatch(const std::string& command, const std::vector<std::string>& arguments) {
   const Environment environment = Environment::of_process();
-  if (command == "run") return run_command(LaunchCommand::run, arguments, environment);
-  if (command == "launch") return run_command(LaunchCommand::launch, arguments, environment);
+  if (command == "run" || command == "launch") {
+    const auto kind = command == "run" ? LaunchCommand::run : LaunchCommand::launch;
+    return lockstep::cluster_run(kind, arguments, environment, LOCKSTEP_VERSION);
+  }
+  // Not in the list: nobody types it.
+  if (command == "agent") {
+    return lockstep::agent_command(arguments, environment, LOCKSTEP_VERSION);
+  }
   if (command == "stack") return lockstep::stack_of_job(arguments, environment, std::cout);
   if (command == "doctor") {
     return lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);

@@ -35,7 +35,8 @@ struct Plan {
   char* const* argv;
   char* const* environment;
   const char* folder;  // nullptr: stay
-  int stdout_fd;       // -1: inherit
+  int stdin_fd;        // -1: inherit
+  int stdout_fd;
   int stderr_fd;
   int failure_fd;  // takes a Failure if the program cannot be started
   bool die_with_parent;
@@ -92,7 +93,8 @@ void reset_signals(const sigset_t* ignored) {
       ::_exit(127);
     }
   }
-  if ((plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) ||
+  if ((plan.stdin_fd >= 0 && ::dup2(plan.stdin_fd, STDIN_FILENO) < 0) ||
+      (plan.stdout_fd >= 0 && ::dup2(plan.stdout_fd, STDOUT_FILENO) < 0) ||
       (plan.stderr_fd >= 0 && ::dup2(plan.stderr_fd, STDERR_FILENO) < 0)) {
     fail_in_child(plan, Step::output);
   }
@@ -277,7 +279,8 @@ std::string hint(const ProcessSpec& spec, const std::string& program, int code) 
                               failure.code == EINVAL ? " (none of them may be used here)" : ""),
                        failure.code);
     case Step::output:
-      throw StartError(concat(start, ": its output cannot be set up: ", reason), failure.code);
+      throw StartError(concat(start, ": its input and output cannot be set up: ", reason),
+                       failure.code);
     case Step::session:
     case Step::parent:
       throw StartError(concat(start, " as a process that ends with this one: ", reason),
@@ -322,6 +325,7 @@ pid_t exec_process(const ProcessSpec& spec) {
   const std::vector<char*> environment = pointers(entries);
   const std::vector<unsigned long> mask = cpu_mask(spec.cpus);
   const sigset_t ignored = to_set(spec.ignored_signals.value_or(std::vector<int>()));
+  const UniqueFd stdin_copy = copy_if_in_the_way(spec.stdin_fd);
   const UniqueFd stdout_copy = copy_if_in_the_way(spec.stdout_fd);
   const UniqueFd stderr_copy = copy_if_in_the_way(spec.stderr_fd);
 
@@ -342,6 +346,7 @@ pid_t exec_process(const ProcessSpec& spec) {
        .argv = argv.data(),
        .environment = environment.data(),
        .folder = spec.working_directory.empty() ? nullptr : spec.working_directory.c_str(),
+       .stdin_fd = stdin_copy ? stdin_copy.get() : spec.stdin_fd,
        .stdout_fd = stdout_copy ? stdout_copy.get() : spec.stdout_fd,
        .stderr_fd = stderr_copy ? stderr_copy.get() : spec.stderr_fd,
        .failure_fd = failure_write.get(),

@@ -16,7 +16,8 @@ struct ProcessSpec {
   std::vector<std::string> argv;  // argv[0] without a slash is looked up on the new PATH
   std::map<std::string, std::string> environment;  // all of it
   std::string working_directory;  // empty: this process's; otherwise relative programs start there
-  int stdout_fd = -1;             // -1: this process's; stays the caller's
+  int stdin_fd = -1;              // -1: this process's; stays the caller's
+  int stdout_fd = -1;             // likewise
   int stderr_fd = -1;
   bool die_with_parent = true;  // SIGKILL when the thread that started it ends
   bool new_session = false;     // becomes the leader of a session and of a process group

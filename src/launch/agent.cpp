@@ -122,7 +122,8 @@ void Agent::lost_touch() {
   }
   if (done_ || ending_) return;
   const bool may_return =
-      options_.terms.elastic() || options_.terms.max_restarts > 0 || options_.terms.min_world > 0;
+      options_.coordinator_may_return &&
+      (options_.terms.elastic() || options_.terms.max_restarts > 0 || options_.terms.min_world > 0);
   const Time limit = had_epoch && !may_return ? options_.terms.beat_limit : options_.join_timeout;
   if (apart > limit) {
     ending_ = Finish{.code = 1,
@@ -223,7 +224,10 @@ void Agent::handle(const Stop& stop) {
   if (phase_ == NodePhase::idle) return send(Stopped{stop.epoch, {}});
   if (stop.epoch < membership_.epoch) return;
   stopped_through_ = std::max(stopped_through_, stop.epoch);
-  if (phase_ == NodePhase::stopping) return;
+  if (phase_ == NodePhase::stopping) {
+    if (stop.signal == SIGKILL) kill_now();  // asked twice
+    return;
+  }
   // Where the coordinator runs it has said so itself.
   if (!options_.hosts_coordinator && !stop.reason.empty()) {
     actions_.push_back(AgentSays{concat("stopping the workers: ", stop.reason)});

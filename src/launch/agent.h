@@ -15,6 +15,7 @@ struct AgentOptions {
   JobTerms terms;
   bool hosts_coordinator = false;
   std::string coordinator;                // where it is, for people
+  bool coordinator_may_return = true;     // somebody may start one again when it is gone
   Time grace = std::chrono::seconds(30);  // from the first signal to SIGKILL, on every path
   Time join_timeout = std::chrono::seconds(600);
   Time retry_interval = std::chrono::milliseconds(500);

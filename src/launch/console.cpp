@@ -10,7 +10,7 @@ void Console::note(std::string_view text) const {
 }
 
 void Console::warn(std::string_view text) const {
-  std::string line = "lockstep: ";
+  std::string line = options_.speaker + ": ";
   line += text;
   line += '\n';
   print(line);

@@ -10,7 +10,8 @@ namespace lockstep {
 class Console {
  public:
   struct Options {
-    bool quiet = false;  // only what went wrong
+    bool quiet = false;                // only what went wrong
+    std::string speaker = "lockstep";  // who says it
   };
 
   explicit Console(const Options& options) : options_(options) {}

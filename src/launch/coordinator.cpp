@@ -53,6 +53,26 @@ Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reas
   return take();
 }
 
+Coordinator::Actions Coordinator::on_end_request(int signal, const std::string& reason, Time now) {
+  now_ = now;
+  actions_.clear();
+  if (phase_ == Phase::finished) return take();
+  const int code = signal != 0 ? 128 + signal : 1;
+  // A failure that is already being dealt with stays the cause.
+  if (!ending_) ending_ = Ending{.code = code, .reason = reason, .of_worker = false};
+  ++end_requests_;
+  if (phase_ == Phase::gathering || end_requests_ > 2) {
+    finish(ending_->code, ending_->reason);
+  } else if (phase_ != Phase::stopping) {
+    begin_stop(reason, signal != 0 ? signal : SIGTERM);
+  } else if (end_requests_ == 2) {
+    for (const std::string& id : still_busy()) {
+      send(*participant(id), Stop{epoch_, SIGKILL, reason});
+    }
+  }
+  return take();
+}
+
 Coordinator::Actions Coordinator::on_time(Time now) {
   now_ = now;
   actions_.clear();

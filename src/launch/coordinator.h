@@ -65,6 +65,10 @@ class Coordinator {
   /// A signal for the workers that came to the coordinator's own process, where that is no node.
   Actions on_signal(const PassSignal& signal, Time now);
 
+  /// Who runs it asks for the end of the job: because of a signal (0: for another reason). Asked
+  /// twice, workers are killed; three times, nobody is waited for.
+  Actions on_end_request(int signal, const std::string& reason, Time now);
+
   /// To be called at next_deadline(), or later.
   Actions on_time(Time now);
   Time next_deadline() const;
@@ -83,6 +87,9 @@ class Coordinator {
   /// How many places of the current epoch are left out, and how many of those have their node.
   int left_out() const { return static_cast<int>(left_out_.size()); }
   int left_out_with_node() const;
+
+  /// How the job ended, once it is finished.
+  const Finish& outcome() const { return finish_; }
 
   /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
   std::string status(Time now) const;
@@ -241,6 +248,7 @@ class Coordinator {
   Time next_beat_{0};
   Time next_status_{0};
   Time done_at_{0};
+  int end_requests_ = 0;
   bool done_ = false;
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;

@@ -9,9 +9,6 @@
 namespace lockstep {
 namespace {
 
-// Not the job's id: a node with another one is to hear so from the coordinator, in its words.
-constexpr const char* kProtocol = "lockstep-agents";
-
 class LocalLink : public CoordinatorLink {
  public:
   LocalLink(EventLoop& loop, const CoordinatorOptions& options,
@@ -96,7 +93,7 @@ class RemoteLink : public CoordinatorLink {
 std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   if (plan.one_node) return std::nullopt;
   CoordinatorShell::Remote remote{.listener = listen_everywhere(plan.meeting.endpoint.port),
-                                  .options = {.secret = plan.secret, .run_id = kProtocol}};
+                                  .options = {.secret = plan.secret, .run_id = kLinkProtocol}};
   plan.meeting.endpoint.port = port_of(remote.listener);
   plan.agent.coordinator = plan.meeting.endpoint.to_string();
   return remote;
@@ -127,7 +124,7 @@ std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan&
   return std::make_unique<RemoteLink>(
       loop,
       LinkClientOptions{
-          .server = plan.meeting.endpoint, .secret = plan.secret, .run_id = kProtocol},
+          .server = plan.meeting.endpoint, .secret = plan.secret, .run_id = kLinkProtocol},
       std::move(callbacks));
 }
 

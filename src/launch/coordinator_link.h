@@ -12,6 +12,10 @@
 
 namespace lockstep {
 
+/// What both ends of a link between launchers call themselves. Not the job's id: a node with
+/// another one is to hear so from the coordinator, in its words.
+inline constexpr const char* kLinkProtocol = "lockstep-agents";
+
 /// The agent's way to the coordinator: by calls where it runs in this process, over the network
 /// elsewhere.
 class CoordinatorLink {

@@ -81,7 +81,10 @@ void CoordinatorShell::receive(LinkServer::Id id, const std::string& text) {
 }
 
 void CoordinatorShell::take(LinkId link, const Message& message) {
-  if (const auto* join = std::get_if<Join>(&message)) links_[link].host = join->node.host;
+  if (const auto* join = std::get_if<Join>(&message)) {
+    links_[link].host = join->node.host;
+    if (callbacks_.asks_to_join) callbacks_.asks_to_join(join->node);
+  }
   if (const auto* ask = std::get_if<AskStacks>(&message)) {
     std::map<LinkId, std::string> hosts;
     for (const auto& [id, each] : links_) {
@@ -141,6 +144,14 @@ void CoordinatorShell::close(LinkServer::Id id) {
   links_.erase(id);
   stacks_.on_closed(id);
   server_->close(id);
+}
+
+void CoordinatorShell::request_end(int signal, const std::string& reason) {
+  perform(coordinator_.on_end_request(signal, reason, monotonic_now()));
+}
+
+std::string CoordinatorShell::status() const {
+  return coordinator_.status(monotonic_now());
 }
 
 // Later, not now: the agent is in the middle of what made it speak.

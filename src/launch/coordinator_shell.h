@@ -30,6 +30,8 @@ class CoordinatorShell {
     std::function<void(const Membership&)> open_store;
     /// A connection to it for a worker on the node at this address; none: it is not that epoch's.
     std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
+    /// A node asks to take part, for the first time or again. May be unset.
+    std::function<void(const NodeInfo&)> asks_to_join = {};
   };
 
   /// Nodes that connect from elsewhere; unset for a job on one node.
@@ -49,6 +51,15 @@ class CoordinatorShell {
 
   /// A signal for the workers of all nodes, that came to this process.
   void pass_signal(const PassSignal& signal);
+
+  /// See Coordinator::on_end_request().
+  void request_end(int signal, const std::string& reason);
+
+  Coordinator::Phase phase() const { return coordinator_.phase(); }
+  Epoch epoch() const { return coordinator_.epoch(); }
+  std::string status() const;
+  /// Valid once the job is over.
+  const Finish& outcome() const { return coordinator_.outcome(); }
 
   /// Everyone has been told the end, and the kernel has taken every byte of it.
   bool done() const;

@@ -69,7 +69,7 @@ struct Beats {
 // torchrun's default takes 15 s to notice a lost node; connections make 6 safe.
 Beats beats_of(const RunOptions& options) {
   // On one node the two are one process: neither can lose the other.
-  if (options.max_nodes == 1) return {std::chrono::seconds(1), std::chrono::hours(24 * 365)};
+  if (options.one_node()) return {std::chrono::seconds(1), std::chrono::hours(24 * 365)};
   const bool given = options.rdzv_conf.contains("keep_alive_interval") ||
                      options.rdzv_conf.contains("keep_alive_max_attempt");
   if (!given) return {std::chrono::seconds(1), std::chrono::seconds(6)};
@@ -77,9 +77,13 @@ Beats beats_of(const RunOptions& options) {
   return {interval, interval * (options.rendezvous.keep_alive_max_attempt + 1)};
 }
 
+Time grace_of(const RunOptions& options) {
+  return options.shutdown_timeout.value_or(std::chrono::seconds(30));
+}
+
 // Every node of a static job has one; elsewhere it only orders the nodes.
 std::optional<int> node_rank_of(const RunOptions& options) {
-  if (options.max_nodes == 1) return std::nullopt;
+  if (options.one_node()) return std::nullopt;
   if (options.rdzv_backend == "static") return options.node_rank.value_or(0);
   return options.given.contains("node-rank") ? options.node_rank : std::nullopt;
 }
@@ -99,7 +103,7 @@ void place_on_one_node(JobPlan& plan) {
 void place_among_nodes(JobPlan& plan) {
   plan.secret = secret_of(plan.options, plan.environment);
   const LocalMachine machine = LocalMachine::current();
-  plan.agent.self.address = advertised_address({.max_nodes = plan.options.max_nodes,
+  plan.agent.self.address = advertised_address({.max_nodes = std::max(plan.options.max_nodes, 2),
                                                 .local_addr = plan.options.local_addr,
                                                 .coordinator = plan.meeting.endpoint},
                                                machine);
@@ -170,6 +174,34 @@ void check_min_world(const JobPlan& plan) {
 
 }  // namespace
 
+bool shares_store(const Environment& environment) {
+  return environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+}
+
+JobTerms terms_of(const RunOptions& options, const Environment& environment) {
+  // Where rank 0 makes a store of its own, the next epoch has none to meet at.
+  const bool replaces = options.recovery == RecoveryMode::in_place &&
+                        (shares_store(environment) || options.rdzv_backend == "static");
+  const Beats beats = beats_of(options);
+  return {.run_id = options.rdzv_id,
+          .min_nodes = options.min_nodes,
+          .max_nodes = options.max_nodes,
+          .max_restarts = options.max_restarts,
+          .max_replacements = replaces ? options.max_replacements : 0,
+          .min_world = replaces ? options.min_world.value_or(0) : 0,
+          .local_store = !options.one_node() && options.store == StoreMode::local,
+          .beat_interval = beats.interval,
+          .beat_limit = beats.limit};
+}
+
+CoordinatorOptions coordinator_options(const RunOptions& options, const JobTerms& terms) {
+  return {.terms = terms,
+          .join_timeout = options.rendezvous.join_timeout,
+          .last_call = options.rendezvous.last_call_timeout,
+          .stop_limit = 2 * grace_of(options) + std::chrono::seconds(30),
+          .rejoin_after = options.rejoin_after};
+}
+
 std::string resolve_host(const std::string& host, const std::string& option) {
   std::string reason;
   const std::vector<IpAddress> addresses = resolve(host, &reason);
@@ -186,29 +218,17 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   plan.workers = resolve_nproc(options.nproc_per_node, environment);
   plan.meeting =
       choose_host(options, [](const std::string& host) { return is_this_machine(host); });
-  plan.one_node = options.max_nodes == 1;
+  plan.one_node = options.one_node();
   if (!plan.one_node && options.node_rank.value_or(0) >= options.max_nodes) {
     throw InvalidArgument(concat("--node-rank is ", *options.node_rank,
                                  "; it must be below the number of nodes, ", options.max_nodes));
   }
   plan.host = LocalMachine::current().name;
-  plan.share_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+  plan.share_store = shares_store(environment);
   if (options.virtual_local_rank) check_visible_devices(environment, plan.workers);
 
-  // Where rank 0 makes a store of its own, the next epoch has none to meet at.
-  const bool replaces = options.recovery == RecoveryMode::in_place &&
-                        (plan.share_store || options.rdzv_backend == "static");
-  const Beats beats = beats_of(options);
-  const JobTerms terms{.run_id = options.rdzv_id,
-                       .min_nodes = options.min_nodes,
-                       .max_nodes = options.max_nodes,
-                       .max_restarts = options.max_restarts,
-                       .max_replacements = replaces ? options.max_replacements : 0,
-                       .min_world = replaces ? options.min_world.value_or(0) : 0,
-                       .local_store = options.max_nodes > 1 && options.store == StoreMode::local,
-                       .beat_interval = beats.interval,
-                       .beat_limit = beats.limit};
-  const Time grace = options.shutdown_timeout.value_or(std::chrono::seconds(30));
+  const JobTerms terms = terms_of(options, environment);
+  const Time grace = grace_of(options);
   plan.agent = {.self = {.id = random_id(),
                          .host = plan.host,
                          .address = "",
@@ -222,6 +242,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                 .terms = terms,
                 .hosts_coordinator = plan.meeting.hosts,
                 .coordinator = plan.meeting.endpoint.to_string(),
+                .coordinator_may_return = !options.headed,
                 .grace = grace,
                 .join_timeout = options.rendezvous.join_timeout};
   if (plan.one_node) {
@@ -230,12 +251,8 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
   } else {
     place_among_nodes(plan);
   }
-  plan.coordinator = {.terms = terms,
-                      .join_timeout = options.rendezvous.join_timeout,
-                      .last_call = options.rendezvous.last_call_timeout,
-                      .stop_limit = 2 * grace + std::chrono::seconds(30),
-                      .rejoin_after = options.rejoin_after,
-                      .expected_hosts = expected_hosts(environment, options.max_nodes)};
+  plan.coordinator = coordinator_options(options, terms);
+  plan.coordinator.expected_hosts = expected_hosts(environment, options.max_nodes);
   if (options.numa_binding) {
     plan.cpus =
         bind_ranks(*options.numa_binding, plan.workers, find_gpus(environment).gpus, CpuTopology());

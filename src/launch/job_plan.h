@@ -38,6 +38,13 @@ struct JobPlan {
 /// Throws InvalidArgument for what cannot work, before anything has happened. May wait for DNS.
 JobPlan plan_job(const RunOptions& options, const Environment& environment);
 
+/// What every node of the job must have been told alike, and what its coordinator goes by.
+JobTerms terms_of(const RunOptions& options, const Environment& environment);
+CoordinatorOptions coordinator_options(const RunOptions& options, const JobTerms& terms);
+
+/// Whether workers use the launcher's store; otherwise rank 0 makes its own.
+bool shares_store(const Environment& environment);
+
 /// Looks up a host; the first address, IPv4 before IPv6. Throws InvalidArgument naming `option`.
 std::string resolve_host(const std::string& host, const std::string& option);
 

@@ -61,6 +61,9 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
     watch_keeper();
   });
   services_.loop.watch(services_.signals.fd(), EPOLLIN, [this](std::uint32_t) { on_signal(); });
+  if (services_.lifeline >= 0) {
+    services_.loop.watch(services_.lifeline, EPOLLIN, [this](std::uint32_t) { watch_lifeline(); });
+  }
 }
 
 NodeShell::~NodeShell() {
@@ -71,6 +74,7 @@ NodeShell::~NodeShell() {
   if (hang_search_) services_.loop.unwatch(hang_search_->pidfd());
   services_.loop.cancel(keeper_patience_);
   services_.loop.unwatch(services_.signals.fd());
+  if (services_.lifeline >= 0) services_.loop.unwatch(services_.lifeline);
   if (!keeper_lost_) services_.loop.unwatch(services_.keeper.fd());
 }
 
@@ -83,6 +87,7 @@ CoordinatorLink::Callbacks NodeShell::link_callbacks() {
           .message =
               [this](const Message& message) {
                 stack_desk_.on_message(message);
+                heard_end_ = heard_end_ || std::holds_alternative<Finish>(message);
                 perform(agent_->on_message(message, monotonic_now()));
               },
           .disconnected =
@@ -216,7 +221,10 @@ void NodeShell::carry_out(const Send& send) {
   link_->send(send.message);
 }
 void NodeShell::carry_out(const AgentSays& says) {
-  note(says.text);
+  if (!plan_.options.headed) return note(says.text);
+  // The head has said it, for all nodes.
+  services_.events.write(
+      {.kind = "note", .epoch = agent_->epoch(), .fields = {{"text", says.text}}});
 }
 
 void NodeShell::carry_out(const OpenStore& open) {

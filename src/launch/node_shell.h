@@ -38,6 +38,7 @@ struct NodeServices {
   EventLog& events;
   Console& console;
   RunDirectory& directory;
+  int lifeline = -1;  // a descriptor whose end means that whoever started this is gone; -1: none
 };
 
 /// Runs one node of a job: carries out what the agent decides, with real processes, sockets and
@@ -52,6 +53,9 @@ class NodeShell {
 
   /// Runs the job to its end on this node and returns how it ended.
   Finish run();
+
+  /// Whether that was the coordinator's word, which all nodes have heard.
+  bool heard_end() const { return heard_end_; }
 
  private:
   void perform(Agent::Actions actions);
@@ -103,6 +107,7 @@ class NodeShell {
   std::optional<Time> time_left() const;
   void tell_time_left(int slot);
   void pass_to_workers(int signal);
+  void watch_lifeline();
   void attempt(const std::function<void()>& action);
   void on_broken(const std::string& reason);
   void post(std::function<void()> call);
@@ -134,6 +139,7 @@ class NodeShell {
   std::set<std::uint64_t> hung_;           // workers that were found, by id
   TimeLeftFinder time_left_finder_;
   std::optional<Time> ends_at_;  // the scheduler's end of the job, once it has warned
+  bool heard_end_ = false;
   bool keeper_lost_ = false;
   bool keeper_pending_ = false;
   EventLoop::TimerId keeper_patience_{};

@@ -1,6 +1,10 @@
 // Signals that come to a node's launcher, and the time that a scheduler leaves the job.
+#include <unistd.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "core/rank_list.h"
 #include "core/signal_names.h"
@@ -39,6 +43,15 @@ void NodeShell::on_signal() {
       });
     }
   }
+}
+
+void NodeShell::watch_lifeline() {
+  std::array<char, 256> ignored;
+  const ssize_t count = ::read(services_.lifeline, ignored.data(), ignored.size());
+  if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  services_.loop.unwatch(std::exchange(services_.lifeline, -1));
+  note("who started this launcher is gone: stopping the workers");
+  perform(agent_->on_stop_signal(SIGTERM, "SIGTERM: who started it is gone", monotonic_now()));
 }
 
 void NodeShell::carry_out(const TellWorkers& tell) {

@@ -10,6 +10,8 @@
 namespace lockstep {
 
 void set_nodes(PendingOptions& pending, const OptionValue& value) {
+  pending.options.nodes_auto = value.text == "auto";
+  if (pending.options.nodes_auto) return;
   std::tie(pending.options.min_nodes, pending.options.max_nodes) = parse_nodes(value);
 }
 
@@ -106,6 +108,14 @@ void set_signals(PendingOptions& pending, const OptionValue& value) {
 
 void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value) {
   pending.options.shutdown_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
+}
+
+void set_starter(PendingOptions& pending, const OptionValue& value) {
+  constexpr std::array<std::string_view, 4> kStarters{"ssh", "srun", "pbsdsh", "local"};
+  if (std::ranges::find(kStarters, value.text) == kStarters.end()) {
+    reject(value, "it must be ssh, srun, pbsdsh or local");
+  }
+  pending.options.starter = value.text;
 }
 
 void set_store(PendingOptions& pending, const OptionValue& value) {

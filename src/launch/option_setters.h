@@ -36,6 +36,15 @@ void set_path(PendingOptions& pending, const OptionValue& value) {
   pending.options.*member = value.text;
 }
 
+/// A list of machines; what is in it is looked at later.
+template <auto member>
+void set_hosts(PendingOptions& pending, const OptionValue& value) {
+  if (trim(value.text).empty()) {
+    reject(value, "it must name a machine");
+  }
+  pending.options.*member = trim(value.text);
+}
+
 void set_nodes(PendingOptions& pending, const OptionValue& value);
 void set_processes(PendingOptions& pending, const OptionValue& value);
 void set_backend(PendingOptions& pending, const OptionValue& value);
@@ -52,6 +61,7 @@ void refuse_logs_specs(PendingOptions& pending, const OptionValue& value);
 void set_numa_binding(PendingOptions& pending, const OptionValue& value);
 void set_signals(PendingOptions& pending, const OptionValue& value);
 void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value);
+void set_starter(PendingOptions& pending, const OptionValue& value);
 void set_store(PendingOptions& pending, const OptionValue& value);
 void set_recovery(PendingOptions& pending, const OptionValue& value);
 void set_min_world(PendingOptions& pending, const OptionValue& value);

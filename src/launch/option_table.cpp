@@ -13,11 +13,13 @@ using Origin = OptionOrigin;
 // Rows keep to the order of Option's fields; the columns that a row does not need are left out.
 constexpr auto kOptions = std::to_array<Option>({
     {.name = "nnodes",
-     .placeholder = "N|MIN:MAX",
+     .placeholder = "N|MIN:MAX|auto",
      .variable = "PET_NNODES",
      .group = Group::workers,
      .fallback = "1",
-     .help = "Number of nodes, or the smallest and largest number with which the job may run.",
+     .help =
+         "Number of nodes, or the smallest and largest number with which the job may run. auto: "
+         "all nodes of the allocation of Slurm, PBS, MPI or Kubernetes that this runs in.",
      .set = set_nodes},
     {.name = "nproc-per-node",
      .placeholder = "N|cpu|gpu|auto",
@@ -40,6 +42,75 @@ constexpr auto kOptions = std::to_array<Option>({
      .group = Group::workers,
      .help = "Every worker sees LOCAL_RANK=0 and only its own GPU.",
      .flag = &RunOptions::virtual_local_rank},
+
+    {.name = "hosts",
+     .placeholder = "LIST",
+     .variable = "LOCKSTEP_HOSTS",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Machines on which the job runs, each started from here: a,b:4,c[1-3]. A number after "
+             "a colon is how many workers it has where --nproc-per-node is not given.",
+     .set = set_hosts<&RunOptions::hosts>},
+    {.name = "hostfile",
+     .placeholder = "FILE",
+     .variable = "LOCKSTEP_HOSTFILE",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .kind = ValueKind::file,
+     .help = "The same from a file, a machine a line: 'n1 slots=4', 'n2 gpus=0,2'.",
+     .set = set_path<&RunOptions::hostfile>},
+    {.name = "include",
+     .placeholder = "HOSTS",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Of these machines only: n1@n2:0,2 takes all of n1, and GPUs 0 and 2 of n2.",
+     .set = set_hosts<&RunOptions::include>},
+    {.name = "exclude",
+     .placeholder = "HOSTS",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Without these machines, or these of their GPUs: n3@n4:1.",
+     .set = set_hosts<&RunOptions::exclude>},
+    {.name = "starter",
+     .placeholder = "NAME",
+     .variable = "LOCKSTEP_STARTER",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .fallback = "that of the allocation, else ssh",
+     .choices = "ssh srun pbsdsh local",
+     .help = "What starts the launchers on the machines; local: this machine is all of them.",
+     .set = set_starter},
+    {.name = "ssh-options",
+     .placeholder = "WORDS",
+     .variable = "LOCKSTEP_SSH_OPTIONS",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "More options for ssh, as a shell would read them: '-p 2222 -i key'. With '=': they "
+             "begin with a dash.",
+     .set = set_text<&RunOptions::ssh_options>},
+    {.name = "export",
+     .placeholder = "NAMES",
+     .variable = "LOCKSTEP_EXPORT",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Variables that workers on other machines get beside the usual ones (PATH, PYTHON*, "
+             "NCCL_*, CUDA_*, ...): NAME,NAME=VALUE,PREFIX*. ALL: all; NONE: only those after it.",
+     .set = set_text<&RunOptions::export_list>},
+    {.name = "prologue",
+     .placeholder = "COMMANDS",
+     .variable = "LOCKSTEP_PROLOGUE",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Lines for bash that run on every machine first, such as 'module load cuda'. Workers "
+             "get the environment that they leave; the job fails if one of them does.",
+     .set = set_text<&RunOptions::prologue>},
+    {.name = "remote-lockstep",
+     .placeholder = "PATH",
+     .variable = "LOCKSTEP_REMOTE_LOCKSTEP",
+     .group = Group::cluster,
+     .origin = Origin::lockstep,
+     .help = "Where this program is on the other machines, if not where it is here.",
+     .set = set_path<&RunOptions::remote_lockstep>},
 
     {.name = "standalone",
      .variable = "PET_STANDALONE",
@@ -382,6 +453,8 @@ std::string_view heading(OptionGroup group) {
   switch (group) {
     case Group::workers:
       return "Nodes and workers";
+    case Group::cluster:
+      return "Machines of a cluster";
     case Group::meeting:
       return "How nodes meet";
     case Group::program:

@@ -18,7 +18,7 @@ enum class LaunchCommand {
 /// "lockstep run".
 std::string_view to_string(LaunchCommand command);
 
-enum class OptionGroup { workers, meeting, program, failures, output, machine, general };
+enum class OptionGroup { workers, cluster, meeting, program, failures, output, machine, general };
 
 /// The heading of a group in help and manual.
 std::string_view heading(OptionGroup group);

@@ -106,6 +106,20 @@ struct RunOptions {
   std::optional<std::string> tee_prefix;        // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE: tee only
   std::optional<std::uintmax_t> log_max_bytes;  // rotate a log file beyond this
 
+  // Where the nodes come from, and how they are reached (docs/clusters.md).
+  bool nodes_auto = false;  // --nnodes auto: what the scheduler says
+  std::optional<std::string> hosts;
+  std::optional<std::string> hostfile;
+  std::optional<std::string> include;
+  std::optional<std::string> exclude;
+  std::optional<std::string> starter;  // unset: by the scheduler, else ssh
+  std::string ssh_options;
+  std::string export_list;  // names of variables, beside the usual ones
+  std::optional<std::string> prologue;
+  std::optional<std::string> remote_lockstep;  // unset: where this one is
+
+  bool headed = false;  // the coordinator is in a process of its own, which has no workers
+
   // What the above come to together.
   RendezvousConfig rendezvous;
   std::set<std::string> given;       // long names that the command line or a variable gave
@@ -114,6 +128,11 @@ struct RunOptions {
 
   std::string script;
   std::vector<std::string> script_arguments;
+
+  /// Whether nobody outside of this process belongs to the job.
+  bool one_node() const { return max_nodes == 1 && !headed; }
+  /// Whether the nodes are to be found out: how many, and where they meet, is not settled then.
+  bool seeks_nodes() const { return nodes_auto || hosts || hostfile; }
 };
 
 }  // namespace lockstep

@@ -153,6 +153,36 @@ void settle_meeting(PendingOptions& pending) {
       read_rendezvous_conf(options.rdzv_conf, options.rdzv_backend, pending.rdzv_conf.source);
 }
 
+// What is said about machines must not be said in vain.
+void check_machines(RunOptions& options) {
+  if (options.hosts && options.hostfile) {
+    throw InvalidArgument("--hosts and --hostfile contradict each other; give one");
+  }
+  if (options.include && options.exclude) {
+    throw InvalidArgument("--include and --exclude contradict each other; give one");
+  }
+  if (options.seeks_nodes()) {
+    if (options.standalone) {
+      throw InvalidArgument(
+          concat("--standalone is for this machine alone, but ",
+                 options.nodes_auto ? "--nnodes is auto" : "other machines are named"));
+    }
+    return;
+  }
+  for (const std::string name : {"include", "exclude"}) {
+    if (options.given.contains(name)) {
+      throw InvalidArgument(concat("--", name, " chooses among machines, and none are named; give ",
+                                   "--nnodes auto, --hosts or --hostfile"));
+    }
+  }
+  for (const std::string name : {"starter", "ssh-options", "export", "remote-lockstep"}) {
+    if (options.given.contains(name)) {
+      options.notices.push_back(concat("--", name, " has no effect: nothing is started on other ",
+                                       "machines without --nnodes auto, --hosts or --hostfile"));
+    }
+  }
+}
+
 void settle_stopping(RunOptions& options, const Environment& environment) {
   if (!options.given.contains("signals-to-handle")) {
     options.stop_signals = parse_signals({"--signals-to-handle", options.signals_to_handle});
@@ -192,13 +222,32 @@ RunOptions parse(const std::vector<std::string>& arguments, const Environment& e
     options.script_arguments.assign(parsed.program.begin() + 1, parsed.program.end());
   }
   check_program(options, command);
-  settle_meeting(pending);
+  check_machines(options);
+  if (!options.seeks_nodes()) settle_meeting(pending);
   settle_stopping(options, environment);
   settle_output(options, environment);
   return std::move(options);
 }
 
 }  // namespace
+
+void place_node(RunOptions& options, const NodePlacement& placement) {
+  options.min_nodes = placement.min_nodes;
+  options.max_nodes = placement.max_nodes;
+  if (placement.workers) options.nproc_per_node = *placement.workers;
+  if (placement.run_id) options.rdzv_id = *placement.run_id;
+  options.rdzv_backend = "c10d";
+  options.rdzv_endpoint = placement.endpoint.to_string();
+  options.rdzv_conf["is_host"] = placement.hosts ? "1" : "0";
+  options.node_rank = placement.node_rank;
+  options.headed = placement.headed;
+  options.given.insert({"node-rank", "rdzv-endpoint"});
+  if (placement.max_nodes == 1 && placement.hosts) {
+    options.rdzv_conf.erase("is_host");
+    meet_nobody(options);
+  }
+  options.rendezvous = read_rendezvous_conf(options.rdzv_conf, options.rdzv_backend, "--rdzv-conf");
+}
 
 RunOptions parse_run_options(const std::vector<std::string>& arguments,
                              const Environment& environment) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "launch/endpoint.h"
 #include "launch/options.h"
 #include "lockstep/environment.h"
 
@@ -19,5 +21,20 @@ RunOptions parse_run_options(const std::vector<std::string>& arguments,
 /// The same for `lockstep launch`, which has --use-env too.
 RunOptions parse_launch_options(const std::vector<std::string>& arguments,
                                 const Environment& environment);
+
+/// This node's place in a job whose nodes were found out.
+struct NodePlacement {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int node_rank = 0;
+  Endpoint endpoint;                   // where the nodes meet
+  bool hosts = false;                  // this node hosts the coordinator
+  bool headed = false;                 // a process without workers does
+  std::optional<std::string> run_id;   // unset: as the user said
+  std::optional<std::string> workers;  // likewise, as --nproc-per-node takes it
+};
+
+/// Settles what was left open in options that seek their nodes.
+void place_node(RunOptions& options, const NodePlacement& placement);
 
 }  // namespace lockstep

@@ -3,9 +3,8 @@
 #include <unistd.h>
 #include <cstdio>
 
-#include "core/durable_file.h"
 #include "launch/dry_run.h"
-#include "launch/failure_report.h"
+#include "launch/final_report.h"
 #include "launch/help.h"
 #include "launch/line_prefix.h"
 #include "launch/node_shell.h"
@@ -17,54 +16,6 @@
 namespace lockstep {
 namespace {
 
-RunOptions parse(LaunchCommand command, const std::vector<std::string>& arguments,
-                 const Environment& environment) {
-  return command == LaunchCommand::run ? parse_run_options(arguments, environment)
-                                       : parse_launch_options(arguments, environment);
-}
-
-// A worker's failure as its node described it; nothing is worse than a report that fails itself.
-std::optional<WorkerFailure> failure_of(const WorkerFailed& failed) {
-  if (failed.details.empty()) return std::nullopt;
-  try {
-    return worker_failure_from_json(failed.details);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-FailureReport report_of(const JobPlan& plan, const Finish& finish) {
-  FailureReport report{.program = plan.options.script,
-                       .reason = finish.reason,
-                       .first = std::nullopt,
-                       .others = {},
-                       .stopped_ranks = finish.stopped_ranks};
-  for (const WorkerFailed& failed : finish.failures) {
-    const auto failure = failure_of(failed);
-    if (!failure) continue;
-    if (!report.first) {
-      report.first = failure;
-    } else {
-      report.others.push_back(*failure);
-    }
-  }
-  return report;
-}
-
-void print_report(const JobPlan& plan, const Finish& finish, const Console& console) {
-  const FailureReport report = report_of(plan, finish);
-  if (!report.first) return console.warn(finish.reason);
-  console.print(to_text(report, {.colour = shows_colours(STDERR_FILENO, plan.environment)}));
-  const auto own_error_file = plan.environment.get("TORCHELASTIC_ERROR_FILE");
-  if (own_error_file && !own_error_file->empty()) {
-    try {
-      write_durably(*own_error_file, error_file_for_parent(*report.first));
-    } catch (const SystemError& error) {
-      console.warn(error.what());  // the worker's exit code matters more
-    }
-  }
-}
-
 // Events for machines: on standard output with --json, on standard error where torchrun's console
 // handler would write its own.
 std::function<void(const std::string&)> event_listener(const RunOptions& options, LogPump& pump) {
@@ -73,7 +24,9 @@ std::function<void(const std::string&)> event_listener(const RunOptions& options
   return [fd, &pump](const std::string& line) { pump.print(fd, line + "\n"); };
 }
 
-int run_job(JobPlan& plan, Console& console) {
+}  // namespace
+
+int run_job(JobPlan& plan, Console& console, const RunJobOptions& how) {
   if (!plan.secret.empty()) guard_secret();
   // Threads must not exist yet when the keeper is forked, nor signals be blocked.
   Keeper keeper;
@@ -92,6 +45,7 @@ int run_job(JobPlan& plan, Console& console) {
   console.set_sink([&](std::string text) { pump.print(STDERR_FILENO, std::move(text)); });
   EventLoop loop;
   Finish finish;
+  bool reports = true;
   {
     NodeShell shell(plan, {.loop = loop,
                            .keeper = keeper,
@@ -100,27 +54,33 @@ int run_job(JobPlan& plan, Console& console) {
                            .layout = layout,
                            .events = events,
                            .console = console,
-                           .directory = directory});
+                           .directory = directory,
+                           .lifeline = how.lifeline});
     finish = shell.run();
+    reports = !how.coordinator_reports || !shell.heard_end();
   }
   if (finish.code != 0) {
-    events.write(
-        {.kind = "failure", .fields = {{"report", RawJson{to_json(report_of(plan, finish))}}}});
+    events.write({.kind = "failure",
+                  .fields = {{"report", RawJson{to_json(report_of(plan.options, finish))}}}});
   }
   // As long as a slow reader takes, as without us; a signal ends the wait.
   while (!pump.drain_all(std::chrono::milliseconds(200)) && !signals.next()) {
   }
   console.set_sink({});
-  if (finish.code != 0) print_report(plan, finish, console);
+  if (finish.code != 0 && reports) {
+    print_report(plan.options, finish, plan.environment, console);
+  }
   directory.finish(finish.code == 0);
   return finish.code;
 }
 
-}  // namespace
+RunOptions parse_options(LaunchCommand command, const std::vector<std::string>& arguments,
+                         const Environment& environment) {
+  return command == LaunchCommand::run ? parse_run_options(arguments, environment)
+                                       : parse_launch_options(arguments, environment);
+}
 
-int run_command(LaunchCommand command, const std::vector<std::string>& arguments,
-                const Environment& environment) {
-  const RunOptions options = parse(command, arguments, environment);
+int run_command(LaunchCommand command, const RunOptions& options, const Environment& environment) {
   if (options.help) {
     std::fputs(help_text(command).c_str(), stdout);
     return 0;
@@ -134,7 +94,7 @@ int run_command(LaunchCommand command, const std::vector<std::string>& arguments
   }
   for (const std::string& notice : options.notices) console.note(notice);
   if (const auto notice = omp_notice(environment, plan.workers)) console.note(*notice);
-  return run_job(plan, console);
+  return run_job(plan, console, {});
 }
 
 }  // namespace lockstep

@@ -89,6 +89,15 @@ const std::vector<Case>& value_cases() {
       {"straggler-time", "7",
        [](const auto& o) { return o.straggler_time == std::chrono::seconds(7); }},
       {"store", "local", [](const auto& o) { return o.store == StoreMode::local; }},
+      {"hosts", "n1,n2:4", [](const auto& o) { return o.hosts == "n1,n2:4"; }},
+      {"hostfile", "hosts.txt", [](const auto& o) { return o.hostfile == "hosts.txt"; }},
+      {"include", "n1@n2:0", [](const auto& o) { return o.include == "n1@n2:0"; }},
+      {"exclude", "n3", [](const auto& o) { return o.exclude == "n3"; }},
+      {"starter", "srun", [](const auto& o) { return o.starter == "srun"; }},
+      {"ssh-options", "x y", [](const auto& o) { return o.ssh_options == "x y"; }},
+      {"export", "A,B=1", [](const auto& o) { return o.export_list == "A,B=1"; }},
+      {"prologue", "module load x", [](const auto& o) { return o.prologue == "module load x"; }},
+      {"remote-lockstep", "/opt/l", [](const auto& o) { return o.remote_lockstep == "/opt/l"; }},
       {"prefix", "[${rank}]", [](const auto& o) { return o.prefix == "[${rank}]"; }},
       {"log-max-size", "2M", [](const auto& o) { return o.log_max_bytes == 2u << 20; }},
   };
@@ -99,6 +108,9 @@ const std::vector<Case>& value_cases() {
 Words base_for(const std::string& name) {
   if (name == "rdzv-backend" || name == "rdzv-endpoint") {
     return {"--rdzv-id=x"};
+  }
+  if (name == "include" || name == "exclude") {
+    return {"--nnodes=auto"};
   }
   return {"--rdzv-endpoint=h:1", "--nnodes=2"};
 }

@@ -304,3 +304,38 @@ TEST(ParseOptions, launch_adds_the_local_rank_unless_the_environment_is_used) {
   EXPECT_THROW(parse_launch({"--no-python", "./x"}), InvalidArgument);
   EXPECT_TRUE(parse_launch({"--no-python", "--use-env", "./x"}).no_python);
 }
+
+TEST(ParseOptions, machines_are_named_once_and_in_one_way) {
+  EXPECT_TRUE(parse({"--nnodes=auto", "a.py"}).seeks_nodes());
+  EXPECT_TRUE(parse({"--hosts=a,b", "a.py"}).seeks_nodes());
+  EXPECT_FALSE(parse({"--nnodes=2", "--master-addr=h", "a.py"}).seeks_nodes());
+  EXPECT_REFUSED("--hosts and --hostfile contradict", {"--hosts=a", "--hostfile=f", "a.py"});
+  EXPECT_REFUSED("--include and --exclude contradict",
+                 {"--nnodes=auto", "--include=a", "--exclude=b", "a.py"});
+  EXPECT_REFUSED("--include chooses among machines", {"--include=a", "a.py"});
+  EXPECT_REFUSED("--standalone is for this machine alone", {"--hosts=a", "--standalone", "a.py"});
+  EXPECT_REFUSED("it must be ssh, srun, pbsdsh or local", {"--starter=rsh", "a.py"});
+  EXPECT_REFUSED("it must name a machine", {"--hosts= ", "a.py"});
+}
+
+TEST(ParseOptions, a_node_that_was_found_out_has_its_place) {
+  RunOptions options = parse({"--nnodes=auto", "--rdzv-conf=join_timeout=7", "a.py"});
+  lockstep::place_node(options, {.min_nodes = 2,
+                                 .max_nodes = 3,
+                                 .node_rank = 1,
+                                 .endpoint = {.host = "n1", .port = 4711},
+                                 .workers = "4"});
+  EXPECT_EQ(options.min_nodes, 2);
+  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.rdzv_backend, "c10d");
+  EXPECT_EQ(options.rdzv_endpoint, "n1:4711");
+  EXPECT_EQ(options.rdzv_conf.at("is_host"), "0");
+  EXPECT_EQ(options.rendezvous.join_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(options.nproc_per_node, "4");
+
+  RunOptions alone = parse({"--nnodes=auto", "a.py"});
+  lockstep::place_node(alone, {.endpoint = {.host = "n1", .port = 1}, .hosts = true});
+  EXPECT_TRUE(alone.standalone);
+  EXPECT_TRUE(alone.one_node());
+}

@@ -77,6 +77,10 @@ class CoordinatorDriver {
     perform(coordinator().on_closed(link_of(id), "connection reset", now_));
   }
 
+  void request_end(int signal, const std::string& reason) {
+    perform(coordinator().on_end_request(signal, reason, now_));
+  }
+
   /// Lets time pass, with beats of these nodes so that they do not count as silent.
   void pass(Time time, const std::vector<std::string>& alive = {}) {
     const Time end = now_ + time;

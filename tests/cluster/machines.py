@@ -1,0 +1,122 @@
+"""Machines for tests of clusters, on one: network namespaces, each with an ssh server of its own.
+Needs root, iproute2 and OpenSSH."""
+
+import os
+import pathlib
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+from network import Network  # noqa: E402
+
+SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+SSH_PORT = 2222
+
+
+def ssh_is_possible():
+    return Network.possible() and SSHD is not None and shutil.which("ssh") is not None
+
+
+def _key(path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+
+
+class SshServers:
+    """An ssh server in each of a network's namespaces, a key that may log in and one that may not."""
+
+    def __init__(self, network, nodes, folder):
+        self.network = network
+        self.folder = pathlib.Path(folder)
+        self.servers = []
+        pathlib.Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd locks itself in
+        for name in ("host", "user", "stranger"):
+            _key(self.folder / name)
+        authorized = self.folder / "authorized_keys"
+        shutil.copy(self.folder / "user.pub", authorized)
+        authorized.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        try:
+            for node in nodes:
+                self._start(node)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, node):
+        config = self.folder / f"sshd{node}"
+        config.write_text(textwrap.dedent(f"""\
+            ListenAddress {self.network.address(node)}
+            Port {SSH_PORT}
+            HostKey {self.folder / 'host'}
+            AuthorizedKeysFile {self.folder / 'authorized_keys'}
+            PidFile none
+            StrictModes no
+            UsePAM no
+            PasswordAuthentication no
+            PermitRootLogin yes
+            MaxStartups 100
+            """))
+        with open(self.folder / f"sshd{node}.log", "w") as log:
+            self.servers.append(subprocess.Popen(
+                self.network.command(node, SSHD, "-D", "-e", "-f", str(config)),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log))
+        self._await(node)
+
+    def _await(self, node):
+        deadline = time.monotonic() + 30
+        probe = self.network.command(
+            node, sys.executable, "-c",
+            f"import socket; socket.create_connection(('{self.network.address(node)}', {SSH_PORT}), 5)")
+        while subprocess.run(probe, capture_output=True).returncode != 0:
+            if time.monotonic() > deadline or self.servers[-1].poll() is not None:
+                log = (self.folder / f"sshd{node}.log").read_text()
+                raise AssertionError(f"sshd did not start: {log}")
+            time.sleep(0.05)
+
+    def options(self, key="user", port=SSH_PORT):
+        """For --ssh-options."""
+        return (f"-F none -p {port} -i {self.folder / key} -o IdentitiesOnly=yes -o IdentityAgent=none "
+                "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR")
+
+    def close(self):
+        for server in self.servers:
+            server.terminate()
+        for server in self.servers:
+            server.wait(30)
+        self.servers = []
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+PBSDSH = """\
+#!{python}
+# Stands for pbsdsh: starts a command on the machine of a line of the nodefile, as the daemon there
+# would, with no input and an environment of its own, and waits for it.
+import os, subprocess, sys
+assert sys.argv[1] == "-n" and sys.argv[3] == "--", sys.argv
+lines = open(os.environ["PBS_NODEFILE"]).read().split()
+namespace = dict({namespaces!r})[lines[int(sys.argv[2])]]
+environment = {{"PATH": "/usr/bin:/bin", "PBS_JOBID": os.environ["PBS_JOBID"],
+               "PBS_NODEFILE": os.environ["PBS_NODEFILE"], "PBS_NODENUM": sys.argv[2],
+               "TMPDIR": os.environ["TMPDIR"]}}
+sys.exit(subprocess.call(["ip", "netns", "exec", namespace, *sys.argv[4:]],
+                         stdin=subprocess.DEVNULL, env=environment))
+"""
+
+
+def write_pbsdsh(folder, namespaces):
+    """A folder for PATH; `namespaces` are pairs of a machine's name and where it is."""
+    place = pathlib.Path(folder) / "pbs"
+    place.mkdir()
+    program = place / "pbsdsh"
+    program.write_text(PBSDSH.format(python=sys.executable, namespaces=list(namespaces)))
+    program.chmod(0o755)
+    return str(place)
