@@ -1,0 +1,112 @@
+#include "kernels/cross_entropy.h"
+
+#include "kernels/device.cuh"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr float kLog2E = 1.4426950408889634f;
+
+// exp(x - shift). The difference first: with log2(e) in both, large logits would overflow.
+__device__ float exp_shifted(float x, float shift) {
+  return exp2f((x - shift) * kLog2E);
+}
+
+__device__ void write_zeros(Bf16* row, int packs) {
+  const float zeros[kPack] = {};
+  for (int at = threadIdx.x; at < packs; at += kThreads) {
+    store_streaming(row + at * kPack, pack(zeros));
+  }
+}
+
+// A block has a row. Two blocks share a multiprocessor, so that one reads while another computes.
+__global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
+  extern __shared__ int4 kept[];  // the row
+  __shared__ float scratch[kThreads / kWarp];
+  const int packs = pass.stride / kPack;
+  const int full_packs = pass.vocabulary / kPack;  // without padding
+  Bf16* row = pass.logits + static_cast<std::int64_t>(blockIdx.x) * pass.stride;
+  const std::int64_t label = pass.labels[blockIdx.x];
+  if (label == pass.ignored_label) {
+    write_zeros(row, packs);
+    if (threadIdx.x == 0) pass.losses[blockIdx.x] = 0.0f;
+    return;
+  }
+
+  // Each thread keeps its own maximum while it reads; bfloat16s are compared as they are.
+  __nv_bfloat162 highest = __float2bfloat162_rn(-INFINITY);
+#pragma unroll 4
+  for (int at = threadIdx.x; at < full_packs; at += kThreads) {
+    const Pack values = load_streaming(row + at * kPack);
+    kept[at] = reinterpret_cast<const int4&>(values);
+#pragma unroll
+    for (int j = 0; j < kPack / 2; ++j) highest = __hmax2(highest, values.pairs[j]);
+  }
+  float top = fmaxf(__low2float(highest), __high2float(highest));
+  const bool has_edge = full_packs < packs && threadIdx.x == full_packs % kThreads;
+  if (has_edge) {
+    // The pack in which the vocabulary ends, and what follows, which is all padding.
+    float values[kPack];
+    unpack(load_streaming(row + full_packs * kPack), values);
+    for (int j = 0; j < kPack; ++j) {
+      if (full_packs * kPack + j >= pass.vocabulary) values[j] = -INFINITY;
+      top = fmaxf(top, values[j]);
+    }
+    const Pack masked = pack(values);
+    kept[full_packs] = reinterpret_cast<const int4&>(masked);
+  }
+  top = block_max(top, scratch);
+
+  const int used_packs = (pass.vocabulary + kPack - 1) / kPack;
+  float sum = 0.0f;
+  for (int at = threadIdx.x; at < used_packs; at += kThreads) {
+    float values[kPack];
+    unpack(reinterpret_cast<const Pack&>(kept[at]), values);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) sum += exp_shifted(values[j], top);
+  }
+  sum = block_sum(sum, scratch);
+  const float factor = pass.scale / sum;
+
+  for (int at = threadIdx.x; at < packs; at += kThreads) {
+    float values[kPack] = {};
+    if (at < used_packs) {
+      unpack(reinterpret_cast<const Pack&>(kept[at]), values);
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) values[j] = exp_shifted(values[j], top) * factor;
+      if (label / kPack == at) {
+        const Bf16* logits = reinterpret_cast<const Bf16*>(kept);
+        values[label % kPack] -= pass.scale;
+        pass.losses[blockIdx.x] = logf(sum) - (to_float(logits[label]) - top);
+      }
+    }
+    store_streaming(row + at * kPack, pack(values));
+  }
+}
+
+}  // namespace
+
+int cross_entropy_max_stride() {
+  int device = 0;
+  int bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return (bytes - 1024) / static_cast<int>(sizeof(Pack)) * kPack;
+}
+
+void cross_entropy(const CrossEntropy& pass, Stream stream) {
+  require(pass.rows > 0, "cross_entropy", "at least one row");
+  require(pass.vocabulary > 0 && pass.vocabulary <= pass.stride && pass.stride % kPack == 0,
+          "cross_entropy", "a stride that is a multiple of 8 and not below the vocabulary");
+  static const int max_stride = cross_entropy_max_stride();
+  require(pass.stride <= max_stride, "cross_entropy", "rows that fit into shared memory");
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           max_stride * static_cast<int>(sizeof(Bf16)));
+  require(allowed == cudaSuccess, "cross_entropy", "more shared memory than the device has");
+  row_kernel<<<pass.rows, kThreads, sizeof(Bf16) * pass.stride, stream>>>(pass);
+  check_launch("cross_entropy");
+}
+
+}  // namespace lockstep::kernels

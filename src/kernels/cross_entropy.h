@@ -1,0 +1,29 @@
+#pragma once
+
+#include "kernels/stream.h"
+
+namespace lockstep::kernels {
+
+/// Softmax cross-entropy of rows of logits, and its gradient in the logits' place.
+///
+/// A row has `vocabulary` logits and `stride` elements, a multiple of 8; what lies between is
+/// padding, which is ignored and becomes 0. `losses[row]` is log(sum(exp(logits))) - logits[label],
+/// in float32; the row becomes (softmax - one_hot(label)) * scale. A row whose label is
+/// `ignored_label` has loss 0 and gradient 0.
+///
+/// Each row is read once and written once: it stays on chip between, which takes 2 bytes of shared
+/// memory an element and so allows a stride of up to cross_entropy_max_stride().
+struct CrossEntropy {
+  Bf16* logits = nullptr;
+  const std::int64_t* labels = nullptr;
+  float* losses = nullptr;
+  int rows = 0;
+  int vocabulary = 0;
+  int stride = 0;
+  float scale = 1.0f;
+  std::int64_t ignored_label = -100;
+};
+int cross_entropy_max_stride();
+void cross_entropy(const CrossEntropy& pass, Stream stream);
+
+}  // namespace lockstep::kernels

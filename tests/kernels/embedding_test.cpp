@@ -1,0 +1,58 @@
+#include "kernels/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/tensors.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+class EmbeddingOnGpu : public ::testing::TestWithParam<kernels::EmbeddingShape> {};
+
+TEST_P(EmbeddingOnGpu, ForwardAndBackwardAreThoseOfAten) {
+  const kernels::EmbeddingShape shape = GetParam();
+  torch::manual_seed(shape.columns);
+  // Some tokens are frequent, as in texts.
+  const at::Tensor ids = (torch::rand({shape.batch, shape.length}).pow(4) * shape.vocabulary)
+                             .to(at::kLong)
+                             .to(at::kCUDA);
+  const at::Tensor tokens = random_bf16({shape.vocabulary, shape.columns});
+  const at::Tensor positions = random_bf16({shape.length, shape.columns});
+  const at::Tensor out = empty_bf16({shape.batch, shape.length, shape.columns});
+  kernels::embedding_forward(ids.data_ptr<std::int64_t>(), bf16(tokens), bf16(positions), bf16(out),
+                             shape, current_stream());
+  EXPECT_TRUE(out.equal(at::embedding(tokens, ids) + positions));
+
+  const at::Tensor dout = random_bf16(out.sizes());
+  const at::Tensor before = random_bf16(tokens.sizes());
+  const at::Tensor dtokens = before.clone();
+  const at::Tensor dpositions = empty_bf16(positions.sizes());
+  const auto bytes = static_cast<std::int64_t>(kernels::embedding_backward_scratch(shape));
+  const at::Tensor scratch = torch::empty({bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+  const auto backward = [&] {
+    kernels::embedding_backward(ids.data_ptr<std::int64_t>(), bf16(dout), bf16(dtokens),
+                                bf16(dpositions), scratch.data_ptr(), shape, current_stream());
+  };
+  backward();
+  const at::Tensor exact =
+      before.to(at::kDouble)
+          .index_add(0, ids.flatten(), dout.to(at::kDouble).view({-1, shape.columns}));
+  const double size = std::sqrt(0.1 * shape.batch * shape.length);
+  EXPECT_LE(roundings(dtokens, exact, 0.1 * size), 1.05);
+  EXPECT_LE(roundings(dpositions, dout.to(at::kDouble).sum(0), 0.1), 1.05);
+
+  const at::Tensor first = dtokens.clone();
+  dtokens.copy_(before);
+  backward();
+  EXPECT_TRUE(dtokens.equal(first));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, EmbeddingOnGpu,
+                         ::testing::Values(kernels::EmbeddingShape{1, 1, 8, 3},
+                                           kernels::EmbeddingShape{3, 17, 64, 203},
+                                           kernels::EmbeddingShape{4, 1024, 768, 50257},
+                                           kernels::EmbeddingShape{2, 100, 1600, 50257}));
+
+}  // namespace

@@ -1,0 +1,130 @@
+#include "kernels/layer_norm.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/column_sum.h"
+#include "tests/kernels/tensors.h"
+
+// Against ATen in float64, which starts from the same bfloat16s.
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+struct Norm {
+  explicit Norm(int rows, int columns) : shape{rows, columns} {
+    torch::manual_seed(columns);
+    x = random_bf16({rows, columns}, 2.0) + 0.5;
+    gamma = random_bf16({columns}) + 1.0;
+    beta = random_bf16({columns});
+    out = empty_bf16({rows, columns});
+    mean = empty_f32({rows});
+    rstd = empty_f32({rows});
+  }
+  void forward(const at::Tensor& addend = {}, const at::Tensor& sum = {}) {
+    kernels::layer_norm_forward({.x = bf16(x),
+                                 .addend = addend.defined() ? bf16(addend) : nullptr,
+                                 .gamma = bf16(gamma),
+                                 .beta = bf16(beta),
+                                 .sum = sum.defined() ? bf16(sum) : nullptr,
+                                 .out = bf16(out),
+                                 .mean = f32(mean),
+                                 .rstd = f32(rstd)},
+                                shape, current_stream());
+  }
+  at::Tensor reference(const at::Tensor& input) const {
+    return at::layer_norm(input.to(at::kDouble), {shape.columns}, gamma.to(at::kDouble),
+                          beta.to(at::kDouble), 1e-5);
+  }
+
+  kernels::LayerNormShape shape;
+  at::Tensor x, gamma, beta, out, mean, rstd;
+};
+
+class LayerNormOnGpu : public ::testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(LayerNormOnGpu, ForwardRoundsOnce) {
+  Norm norm(GetParam().first, GetParam().second);
+  norm.forward();
+  EXPECT_LE(roundings(norm.out, norm.reference(norm.x), 0.1), 1.01);
+}
+
+TEST_P(LayerNormOnGpu, ForwardAddsWhatComesBeside) {
+  Norm norm(GetParam().first, GetParam().second);
+  const at::Tensor addend = random_bf16(norm.x.sizes());
+  const at::Tensor sum = empty_bf16(norm.x.sizes());
+  norm.forward(addend, sum);
+  EXPECT_TRUE(sum.equal(norm.x + addend));  // ATen adds in float32 and rounds once, too
+  EXPECT_LE(roundings(norm.out, norm.reference(sum), 0.1), 1.01);
+}
+
+TEST_P(LayerNormOnGpu, BackwardGivesAllGradients) {
+  Norm norm(GetParam().first, GetParam().second);
+  norm.forward();
+  const int columns = norm.shape.columns;
+  const at::Tensor dout = random_bf16(norm.x.sizes());
+  const at::Tensor past = random_bf16(norm.x.sizes());
+  const at::Tensor dx = empty_bf16(norm.x.sizes());
+  const at::Tensor dgamma = empty_bf16({columns}), dbeta = empty_bf16({columns}),
+                   dbias = empty_bf16({columns});
+  const at::Tensor partial = empty_f32({kernels::layer_norm_backward_scratch(norm.shape)});
+  const auto backward = [&] {
+    kernels::layer_norm_backward({.dout = bf16(dout),
+                                  .x = bf16(norm.x),
+                                  .gamma = bf16(norm.gamma),
+                                  .mean = f32(norm.mean),
+                                  .rstd = f32(norm.rstd),
+                                  .residual = bf16(past),
+                                  .dx = bf16(dx),
+                                  .dgamma = bf16(dgamma),
+                                  .dbeta = bf16(dbeta),
+                                  .dbias = bf16(dbias),
+                                  .partial = f32(partial)},
+                                 norm.shape, current_stream());
+  };
+  backward();
+
+  const at::Tensor x = norm.x.to(at::kDouble).requires_grad_();
+  const at::Tensor gamma = norm.gamma.to(at::kDouble).requires_grad_();
+  const at::Tensor beta = norm.beta.to(at::kDouble).requires_grad_();
+  at::layer_norm(x, {columns}, gamma, beta, 1e-5).backward(dout.to(at::kDouble));
+  const at::Tensor exact = x.grad() + past.to(at::kDouble);
+  EXPECT_LE(roundings(dx, exact, 0.1), 1.05);
+  const double size = std::sqrt(static_cast<double>(norm.shape.rows));  // of a sum of such values
+  EXPECT_LE(roundings(dgamma, gamma.grad(), 0.1 * size), 1.05);
+  EXPECT_LE(roundings(dbeta, beta.grad(), 0.1 * size), 1.05);
+  EXPECT_LE(roundings(dbias, exact.sum(0), 0.1 * size), 1.05);
+
+  const std::vector<at::Tensor> first = {dx.clone(), dgamma.clone(), dbeta.clone(), dbias.clone()};
+  backward();
+  const std::vector<at::Tensor> second = {dx, dgamma, dbeta, dbias};
+  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
+}
+
+TEST_P(LayerNormOnGpu, ColumnSumsOfAnyWidth) {
+  const auto [rows, width] = GetParam();
+  for (const int columns : {width, 3 * width, 4 * width}) {
+    const at::Tensor x = random_bf16({rows, columns});
+    const at::Tensor out = empty_bf16({columns});
+    const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, columns)});
+    kernels::column_sum(bf16(x), bf16(out), f32(partial), rows, columns, current_stream());
+    const double size = std::sqrt(static_cast<double>(rows));
+    EXPECT_LE(roundings(out, x.to(at::kDouble).sum(0), 0.1 * size), 1.05) << columns;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LayerNormOnGpu,
+                         ::testing::Values(std::pair{1, 8}, std::pair{3, 64}, std::pair{1000, 256},
+                                           std::pair{4097, 768}, std::pair{2048, 1024},
+                                           std::pair{513, 1280}, std::pair{257, 1600},
+                                           std::pair{64, 2048}));
+
+TEST(LayerNormOnGpu, RefusesShapesThatItDoesNotKnow) {
+  Norm norm(2, 16);
+  norm.shape.columns = 12;
+  EXPECT_THROW(norm.forward(), std::invalid_argument);
+  norm.shape = {0, 16};
+  EXPECT_THROW(norm.forward(), std::invalid_argument);
+}
+
+}  // namespace
