@@ -26,7 +26,7 @@ __global__ void adamw_kernel(AdamW update) {
   const AdamWOptions& options = update.options;
   if (at + kPack <= update.count) {
     float weights[kPack], first[kPack], second[kPack], gradients[kPack];
-    unpack(load_streaming(update.gradients + at), gradients);
+    load_floats(update.gradients + at, gradients);
     load_floats(update.weights + at, weights);
     load_floats(update.first_moments + at, first);
     load_floats(update.second_moments + at, second);
@@ -45,12 +45,12 @@ __global__ void adamw_kernel(AdamW update) {
   for (std::int64_t i = at; i < update.count; ++i) {  // what is left of the last pack
     const float decay = i < update.decayed ? options.weight_decay : 0.0f;
     step_one(update.weights[i], update.first_moments[i], update.second_moments[i],
-             to_float(update.gradients[i]) * step.gradient_scale, decay, step, options);
+             update.gradients[i] * step.gradient_scale, decay, step, options);
     update.out[i] = to_bf16(update.weights[i]);
   }
 }
 
-__global__ void squares_kernel(const Bf16* gradients, std::int64_t count, float* partial) {
+__global__ void squares_kernel(const float* gradients, std::int64_t count, float* partial) {
   __shared__ float scratch[kThreads / kWarp];
   const std::int64_t packs = count / kPack;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
@@ -58,12 +58,12 @@ __global__ void squares_kernel(const Bf16* gradients, std::int64_t count, float*
 #pragma unroll 4
   for (std::int64_t at = blockIdx.x * kThreads + threadIdx.x; at < packs; at += stride) {
     float values[kPack];
-    unpack(load(gradients + at * kPack), values);
+    load_floats(gradients + at * kPack, values);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) sum += values[j] * values[j];
   }
   if (blockIdx.x == 0 && threadIdx.x < count % kPack) {
-    const float value = to_float(gradients[packs * kPack + threadIdx.x]);
+    const float value = gradients[packs * kPack + threadIdx.x];
     sum += value * value;
   }
   sum = block_sum(sum, scratch);
@@ -99,7 +99,7 @@ std::int64_t global_norm_scratch() {
   return norm_blocks();
 }
 
-void global_norm(const Bf16* gradients, std::int64_t count, float max_norm, float* norm,
+void global_norm(const float* gradients, std::int64_t count, float max_norm, float* norm,
                  AdamWStep* step, float* partial, Stream stream) {
   require(count > 0, "global_norm", "at least one element");
   const int blocks = norm_blocks();

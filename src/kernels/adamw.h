@@ -25,7 +25,7 @@ struct AdamW {
   float* weights = nullptr;
   float* first_moments = nullptr;
   float* second_moments = nullptr;
-  const Bf16* gradients = nullptr;
+  const float* gradients = nullptr;
   Bf16* out = nullptr;
   std::int64_t count = 0;  // all buffers begin at a multiple of 16 bytes
   std::int64_t decayed = 0;
@@ -39,7 +39,7 @@ void adamw(const AdamW& update, Stream stream);
 /// order depends on the count and the device only. `partial` is scratch of global_norm_scratch()
 /// floats.
 std::int64_t global_norm_scratch();
-void global_norm(const Bf16* gradients, std::int64_t count, float max_norm, float* norm,
+void global_norm(const float* gradients, std::int64_t count, float max_norm, float* norm,
                  AdamWStep* step, float* partial, Stream stream);
 
 }  // namespace lockstep::kernels

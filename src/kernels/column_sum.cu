@@ -60,7 +60,7 @@ __global__ void finish_kernel(const float* partial, SumsOut out, int blocks, int
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int column = blockIdx.x * kWarp + lane;
-  Bf16* result = out.kinds[blockIdx.y];
+  float* result = out.kinds[blockIdx.y];
   if (result == nullptr) return;
   const float* rows = partial + static_cast<std::int64_t>(blockIdx.y) * blocks * columns;
   float sum = 0.0f;
@@ -73,7 +73,7 @@ __global__ void finish_kernel(const float* partial, SumsOut out, int blocks, int
   __syncthreads();
   if (warp != 0 || column >= columns) return;
   for (int w = 1; w < kWarpsPerBlock; ++w) sum += shared[w][lane];
-  result[column] = to_bf16(sum);
+  result[column] = sum;
 }
 
 int column_groups(int columns) {
@@ -98,7 +98,7 @@ std::int64_t column_sum_scratch(int rows, int columns) {
   return std::int64_t{row_groups(rows, columns)} * columns;
 }
 
-void column_sum(const Bf16* x, Bf16* out, float* partial, int rows, int columns, Stream stream) {
+void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns, Stream stream) {
   require(rows > 0, "column_sum", "at least one row");
   require(columns > 0 && columns % kPack == 0, "column_sum", "columns that are a multiple of 8");
   const dim3 grid(column_groups(columns), row_groups(rows, columns));

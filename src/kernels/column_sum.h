@@ -8,6 +8,6 @@ namespace lockstep::kernels {
 /// and the device only: the gradient of a bias. `partial` is scratch of column_sum_scratch()
 /// floats. Columns are a multiple of 8.
 std::int64_t column_sum_scratch(int rows, int columns);
-void column_sum(const Bf16* x, Bf16* out, float* partial, int rows, int columns, Stream stream);
+void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns, Stream stream);
 
 }  // namespace lockstep::kernels

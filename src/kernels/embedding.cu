@@ -26,7 +26,7 @@ __global__ void forward_kernel(const std::int64_t* ids, const Bf16* tokens, cons
   store(out + row * shape.columns + column, pack(token));
 }
 
-__global__ void positions_kernel(const Bf16* dout, Bf16* dpositions, EmbeddingShape shape) {
+__global__ void positions_kernel(const Bf16* dout, float* dpositions, EmbeddingShape shape) {
   const int packs = shape.columns / kPack;
   const int at = blockIdx.x * kThreads + threadIdx.x;
   if (at >= shape.length * packs) return;
@@ -40,7 +40,7 @@ __global__ void positions_kernel(const Bf16* dout, Bf16* dpositions, EmbeddingSh
 #pragma unroll
     for (int j = 0; j < kPack; ++j) sums[j] += values[j];
   }
-  store(dpositions + static_cast<std::int64_t>(at) * kPack, pack(sums));
+  store_floats(dpositions + static_cast<std::int64_t>(at) * kPack, sums);
 }
 
 __global__ void number_kernel(const std::int64_t* ids, int* keys, int* rows, int count) {
@@ -66,15 +66,15 @@ __device__ int end_of(const Chunks& chunks, int chunk) {
   return min((chunk + 1) * kChunk, chunks.count);
 }
 
-__device__ void add_to(Bf16* target, const float (&sums)[kPack]) {
+__device__ void add_to(float* target, const float (&sums)[kPack]) {
   float total[kPack];
-  unpack(load(target), total);
+  load_floats(target, total);
 #pragma unroll
   for (int j = 0; j < kPack; ++j) total[j] += sums[j];
-  store(target, pack(total));
+  store_floats(target, total);
 }
 
-__global__ void chunks_kernel(Chunks chunks, const Bf16* dout, Bf16* dtokens) {
+__global__ void chunks_kernel(Chunks chunks, const Bf16* dout, float* dtokens) {
   const int lane = threadIdx.x % kWarp;
   const int chunk = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int begin = chunk * kChunk;
@@ -129,7 +129,7 @@ __global__ void chunks_kernel(Chunks chunks, const Bf16* dout, Bf16* dtokens) {
 }
 
 // A warp has a chunk whose last token goes on and did not come from before, or began in it.
-__global__ void edges_kernel(Chunks chunks, Bf16* dtokens) {
+__global__ void edges_kernel(Chunks chunks, float* dtokens) {
   const int lane = threadIdx.x % kWarp;
   int chunk = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int begin = chunk * kChunk;
@@ -218,8 +218,8 @@ std::size_t embedding_backward_scratch(EmbeddingShape shape) {
   return 4 * rounded(sizeof(int) * count_of(shape)) + edges_bytes(shape) + rounded(sort_bytes);
 }
 
-void embedding_backward(const std::int64_t* ids, const Bf16* dout, Bf16* dtokens, Bf16* dpositions,
-                        void* scratch, EmbeddingShape shape, Stream stream) {
+void embedding_backward(const std::int64_t* ids, const Bf16* dout, float* dtokens,
+                        float* dpositions, void* scratch, EmbeddingShape shape, Stream stream) {
   check(shape, "embedding_backward");
   const int count = count_of(shape);
   const std::size_t part = rounded(sizeof(int) * count);

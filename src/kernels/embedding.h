@@ -19,12 +19,12 @@ void embedding_forward(const std::int64_t* ids, const Bf16* tokens, const Bf16* 
                        Bf16* out, EmbeddingShape shape, Stream stream);
 
 /// dpositions[t] = the sum of dout[b, t] over b; dtokens[id] += the sum of the rows of dout whose
-/// id it is. Sums are float32, in the order of the positions: the same bits each time.
+/// id it is. Sums are taken in the order of the positions: the same bits each time.
 ///
 /// `scratch` has embedding_backward_scratch() bytes. Rows of `dtokens` without a token are not
 /// touched, so that a tied head's gradient may lie there already.
 std::size_t embedding_backward_scratch(EmbeddingShape shape);
-void embedding_backward(const std::int64_t* ids, const Bf16* dout, Bf16* dtokens, Bf16* dpositions,
-                        void* scratch, EmbeddingShape shape, Stream stream);
+void embedding_backward(const std::int64_t* ids, const Bf16* dout, float* dtokens,
+                        float* dpositions, void* scratch, EmbeddingShape shape, Stream stream);
 
 }  // namespace lockstep::kernels

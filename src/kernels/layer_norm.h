@@ -42,9 +42,9 @@ struct LayerNormBackward {
   const float* rstd = nullptr;
   const Bf16* residual = nullptr;
   Bf16* dx = nullptr;
-  Bf16* dgamma = nullptr;
-  Bf16* dbeta = nullptr;
-  Bf16* dbias = nullptr;
+  float* dgamma = nullptr;
+  float* dbeta = nullptr;
+  float* dbias = nullptr;
   float* partial = nullptr;
 };
 std::int64_t layer_norm_backward_scratch(LayerNormShape shape);

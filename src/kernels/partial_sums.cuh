@@ -19,7 +19,7 @@ __device__ inline float* partial_of(float* partial, int kind, int columns) {
 }
 
 struct SumsOut {
-  Bf16* kinds[kSumKinds];  // null: not wanted
+  float* kinds[kSumKinds];  // null: not wanted
 };
 
 /// Adds the rows of all blocks.

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/gemm.h"
+
+namespace lockstep {
+
+/// The twelve parameters of a block as bfloat16, in the order of BlockWeights::list().
+struct FusedBlockWeights {
+  at::Tensor ln_1, ln_1_bias;
+  at::Tensor qkv, qkv_bias;
+  at::Tensor projection, projection_bias;
+  at::Tensor ln_2, ln_2_bias;
+  at::Tensor up, up_bias;
+  at::Tensor down, down_bias;
+};
+
+struct FusedBlockOptions {
+  std::int64_t batch = 0;
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  double attention_scale = 1;
+  double epsilon = 1e-5;
+};
+
+/// What backward needs of a block's forward.
+struct FusedBlockState {
+  at::Tensor x;  // what came in
+  at::Tensor normed_1, mean_1, rstd_1;
+  at::Tensor qkv;
+  at::Tensor attended, log_sum_exp, seed, offset;  // of the attention
+  at::Tensor middle;                               // x + attention
+  at::Tensor normed_2, mean_2, rstd_2;
+  at::Tensor before_gelu, after_gelu;
+};
+
+/// One block of GPT-2 on rows of bfloat16 [batch * tokens, width], on the GPU: products by cublasLt
+/// with their biases, residuals and GELUs in the epilogues, attention by cuDNN, the rest by our own
+/// kernels. Neither writes into its arguments.
+at::Tensor fused_block_forward(kernels::Gemm& gemm, const at::Tensor& x,
+                               const FusedBlockWeights& weights, const FusedBlockOptions& options,
+                               FusedBlockState& state);
+
+struct FusedBlockGradients {
+  at::Tensor x;                           // bfloat16
+  std::array<at::Tensor, 12> of_weights;  // float32, in the order of BlockWeights::list()
+};
+FusedBlockGradients fused_block_backward(kernels::Gemm& gemm, const at::Tensor& gradient,
+                                         const FusedBlockWeights& weights,
+                                         const FusedBlockOptions& options,
+                                         const FusedBlockState& state);
+
+}  // namespace lockstep
