@@ -21,8 +21,9 @@ at::Tensor as_stored(const at::Tensor& matrix, bool transposed) {
   return (transposed ? matrix.t() : matrix).contiguous();
 }
 
-// Sums of bfloat16s in float32 are exact to some 1e-6 of their size here.
 constexpr double kOneRounding = 1.01;
+// Terms of a sum that cancel out leave float32's errors of their own size.
+constexpr double kSumSize = 11;
 
 TEST(GemmOnGpu, MultipliesWhateverIsTransposed) {
   kernels::Gemm gemm;
@@ -45,10 +46,11 @@ TEST(GemmOnGpu, MultipliesWhateverIsTransposed) {
                                  .out_is_float = is_float};
         gemm.run(product, current_stream());
         const double limit = is_float ? 1e-3 : kOneRounding;
-        EXPECT_LE(roundings(out, exact, 0.1), limit) << transpose_a << transpose_b << is_float;
+        const double floor = is_float ? kSumSize : 0.1;
+        EXPECT_LE(roundings(out, exact, floor), limit) << transpose_a << transpose_b << is_float;
         product.factor = f32(factor);
         gemm.run(product, current_stream());
-        EXPECT_LE(roundings(out, 0.25 * exact, 0.1), limit);
+        EXPECT_LE(roundings(out, 0.25 * exact, floor), limit);
       }
     }
   }
@@ -84,7 +86,7 @@ TEST(GemmOnGpu, EpiloguesAddBiasResidualAndGelu) {
   product.epilogue = Epilogue::gelu_gradient;
   gemm.run(product, current_stream());
   const at::Tensor exact = at::gelu_backward(plain, aux.to(at::kDouble), "tanh");
-  EXPECT_LE(roundings(out, exact, 0.1), 1.1);
+  EXPECT_LE(roundings(out, exact, 0.1), 2);
 }
 
 TEST(GemmOnGpu, KeepsTheAlgorithmsThatItFound) {
