@@ -15,6 +15,11 @@ constexpr milliseconds kStep{50};
 // A first word takes milliseconds; a link of which nothing arrives breaks after ten seconds.
 constexpr std::chrono::seconds kFirstWordLimit{7};
 
+bool is_loopback_text(const std::string& address) {
+  const auto parsed = IpAddress::parse(address);
+  return parsed && parsed->is_loopback();
+}
+
 }  // namespace
 
 DoctorDesk::DoctorDesk(EventLoop& loop, UniqueFd listener, DeskOptions options)
@@ -54,11 +59,7 @@ void DoctorDesk::seat_local(const LocalReport& report, const MemberOptions& opti
 
 void DoctorDesk::on_open(LinkServer::Id id, const std::string& peer, const std::string& local) {
   newcomers_[id] = {.address = peer, .since = Clock::now()};
-  // Where others reach this machine is where a job would.
-  const auto& listeners = nodes_.empty() ? std::vector<ProbeListener>{} : nodes_[0].hello.listeners;
-  const bool known = std::ranges::any_of(
-      listeners, [&](const ProbeListener& each) { return each.address == local; });
-  if (known && links_.size() == 1) nodes_[0].main_address = local;
+  if (reached_at_.empty() && !is_loopback_text(peer)) reached_at_ = local;
 }
 
 void DoctorDesk::on_message(LinkServer::Id id, const std::string& text) {
@@ -89,13 +90,8 @@ void DoctorDesk::take_hello(LinkServer::Id id, NodeHello hello) {
   newcomers_.erase(id);
   const bool known = std::ranges::any_of(
       listeners, [&](const ProbeListener& each) { return each.address == peer; });
-  const bool same_machine = peer.starts_with("127.") || peer == "::1";
-  if (known) {
-    node.main_address = peer;
-  } else if (!listeners.empty()) {
-    node.main_address = listeners.front().address;
-    node.translated = id != 0 && !same_machine;
-  }
+  if (known) node.main_address = peer;
+  node.translated = !known && id != 0 && !is_loopback_text(peer);
   nodes_.push_back(std::move(node));
   links_.push_back(id);
 }
@@ -137,12 +133,13 @@ std::vector<std::string> DoctorDesk::silent() const {
   return addresses;
 }
 
-void DoctorDesk::gather(int nodes, milliseconds limit) {
+void DoctorDesk::gather(int nodes, milliseconds limit, const std::function<bool()>& given_up) {
   const auto wanted = static_cast<std::size_t>(nodes);
   const auto deadline = Clock::now() + limit;
   auto next_word = Clock::now() + kProgressInterval;
   while (nodes_.size() + silent().size() < wanted && Clock::now() < deadline) {
     loop_.run_once(kStep);
+    if (given_up && given_up()) break;
     if (Clock::now() < next_word) continue;
     next_word += kProgressInterval;
     const auto left = std::chrono::ceil<std::chrono::seconds>(deadline - Clock::now());
@@ -150,18 +147,31 @@ void DoctorDesk::gather(int nodes, milliseconds limit) {
                "); waiting for ", left.count(), " s more"));
   }
   gathering_ = false;
+  settle_main_addresses();
   sort_by_name();
 }
 
-// Whoever came first is chance; this machine stays the first.
+// A node on this machine is where other nodes reach this machine.
+void DoctorDesk::settle_main_addresses() {
+  for (DeskNode& node : nodes_) {
+    const auto& listeners = node.hello.listeners;
+    if (!node.main_address.empty() || listeners.empty()) continue;
+    const bool known = std::ranges::any_of(
+        listeners, [&](const ProbeListener& each) { return each.address == reached_at_; });
+    node.main_address = known ? reached_at_ : listeners.front().address;
+  }
+}
+
+// Whoever came first is chance; a node without a link stays the first.
 void DoctorDesk::sort_by_name() {
+  const std::size_t first = local_ ? 1 : 0;
   std::vector<std::pair<DeskNode, LinkServer::Id>> others;
-  for (std::size_t at = 1; at < nodes_.size(); ++at) {
+  for (std::size_t at = first; at < nodes_.size(); ++at) {
     others.emplace_back(std::move(nodes_[at]), links_[at]);
   }
   std::ranges::stable_sort(others, {}, [](const auto& each) { return each.first.hello.host; });
-  for (std::size_t at = 1; at < nodes_.size(); ++at) {
-    std::tie(nodes_[at], links_[at]) = std::move(others[at - 1]);
+  for (std::size_t at = first; at < nodes_.size(); ++at) {
+    std::tie(nodes_[at], links_[at]) = std::move(others[at - first]);
   }
 }
 

@@ -36,11 +36,13 @@ class DoctorDesk {
   /// The socket listens already.
   DoctorDesk(EventLoop& loop, UniqueFd listener, DeskOptions options);
 
-  /// This machine is a node as well, without a link.
+  /// This machine is a node as well, without a link, and the first.
   void seat_local(const LocalReport& report, const MemberOptions& options);
 
-  /// Waits until so many nodes are here, this one among them, or the time is over.
-  void gather(int nodes, std::chrono::milliseconds limit);
+  /// Waits until so many nodes are here, or the time is over, or `given_up` says that no more will
+  /// come.
+  void gather(int nodes, std::chrono::milliseconds limit,
+              const std::function<bool()>& given_up = {});
 
   const std::vector<DeskNode>& nodes() const { return nodes_; }
 
@@ -71,6 +73,7 @@ class DoctorDesk {
   void on_close(LinkServer::Id id, const std::string& reason);
   void take(std::size_t node, const DoctorMessage& message);
   void take_hello(LinkServer::Id id, NodeHello hello);
+  void settle_main_addresses();
   void sort_by_name();
   void send(std::size_t node, const std::string& text);
   void say(const std::string& text) const { options_.say(text); }
@@ -87,6 +90,7 @@ class DoctorDesk {
   };
   std::map<LinkServer::Id, Newcomer> newcomers_;  // links without a first word
   std::map<std::uint64_t, Waiting> waiting_;
+  std::string reached_at_;  // the address of this machine that another one reached
   std::uint64_t last_number_ = 0;
   bool gathering_ = true;
   std::unique_ptr<LinkServer> server_;

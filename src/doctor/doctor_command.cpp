@@ -69,7 +69,7 @@ int check_several(const DoctorOptions& options, const Environment& environment,
                   const std::string& version, std::ostream& out) {
   const Console console({.quiet = options.detail == ReportDetail::problems});
   SeveralNodesOptions several{.nodes = options.nodes,
-                              .endpoint = endpoint_of(options),
+                              .endpoints = {endpoint_of(options)},
                               .secret = secret_of(options, environment),
                               .shared_folder = options.shared_folder,
                               .join_limit = options.join_limit,
@@ -77,7 +77,8 @@ int check_several(const DoctorOptions& options, const Environment& environment,
   several.smoke = {
       .enabled = options.smoke, .program = options.smoke_program, .secret = several.secret};
   several.say = [&](const std::string& text) { console.note(concat("doctor: ", text)); };
-  UniqueFd listener = listen_if_ours(several.endpoint, console);
+  if (!several.secret.empty()) guard_secret();
+  UniqueFd listener = listen_if_ours(several.endpoints[0], console);
   const LocalReport local = check_this_machine(
       {.lockstep_version = version, .several_nodes = true, .shared_folder = options.shared_folder},
       environment);
@@ -88,7 +89,7 @@ int check_several(const DoctorOptions& options, const Environment& environment,
     return report.exit_code();
   }
   const DoctorEnd end = examine_as_member(local, several);
-  console.note(concat(end.summary, "; the report is at ", several.endpoint.host));
+  console.note(concat(end.summary, "; the report is at ", several.endpoints[0].host));
   return end.code;
 }
 

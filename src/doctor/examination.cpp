@@ -6,7 +6,7 @@
 #include "core/hmac.h"
 #include "doctor/pair_schedule.h"
 #include "launch/endpoint.h"
-#include "launch/listen.h"
+
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -45,6 +45,20 @@ std::optional<Examination::Offset> measure_clock(DoctorDesk& desk, std::size_t n
     }
   }
   return best;
+}
+
+// Against the first node's, which need not be on this machine.
+void measure_clocks(DoctorDesk& desk, Examination& result) {
+  for (std::size_t node = 0; node < result.nodes.size(); ++node) {
+    result.clocks.push_back(measure_clock(desk, node));
+  }
+  if (!result.clocks[0]) return result.clocks.assign(result.nodes.size(), std::nullopt);
+  const Examination::Offset first = *result.clocks[0];
+  for (auto& clock : result.clocks) {
+    if (!clock) continue;
+    clock->seconds -= first.seconds;
+    clock->uncertainty += first.uncertainty;
+  }
 }
 
 template <typename Answer>
@@ -161,9 +175,11 @@ void try_shared_folder(DoctorDesk& desk, const std::string& folder, Examination&
   desk.ask_one(0, mark, limit);
 }
 
-// A port that is free now; the job that will listen there starts within milliseconds.
-int free_port(const std::string& address) {
-  return port_of(listen_on(address, 0));
+// The first node hosts it.
+std::optional<Endpoint> meeting_point(DoctorDesk& desk, const Examination& result) {
+  const auto free = as<PortAnswer>(desk.ask_one(0, PortQuestion{}, kClockLimit));
+  if (!free) return std::nullopt;
+  return Endpoint{.host = result.nodes[0].main_address, .port = free->port};
 }
 
 void try_small_job(DoctorDesk& desk, const ExaminationOptions& options, Examination& result) {
@@ -173,8 +189,9 @@ void try_small_job(DoctorDesk& desk, const ExaminationOptions& options, Examinat
                          .nodes = static_cast<int>(result.nodes.size()),
                          .limit_ms = kSmokeLimitMs};
   if (question.nodes > 1) {
-    const std::string& host = result.nodes[0].main_address;
-    question.endpoint = Endpoint{.host = host, .port = free_port(host)}.to_string();
+    const auto endpoint = meeting_point(desk, result);
+    if (!endpoint) return;  // the node is lost, and that is said
+    question.endpoint = endpoint->to_string();
   }
   Questions questions;
   for (const DeskNode& node : result.nodes) {
@@ -193,9 +210,7 @@ Examination examine(DoctorDesk& desk, int wanted_nodes, const ExaminationOptions
   result.wanted_nodes = wanted_nodes;
   result.nodes = desk.nodes();
   result.silent = desk.silent();
-  for (std::size_t node = 0; node < result.nodes.size(); ++node) {
-    result.clocks.push_back(node == 0 ? Examination::Offset{} : measure_clock(desk, node));
-  }
+  measure_clocks(desk, result);
   ask_names(desk, result);
   if (!options.shared_folder.empty()) try_shared_folder(desk, options.shared_folder, result);
   measure_pairs(desk, options, result);

@@ -17,7 +17,7 @@ struct Examination {
   std::vector<DeskNode> nodes;
   std::vector<std::string> silent;  // DoctorDesk::silent()
 
-  /// How far each node's clock is before the first one's, and how well that is known.
+  /// How far each node's clock is ahead of the first one's, and how well that is known.
   struct Offset {
     double seconds = 0;
     double uncertainty = 0;

@@ -7,6 +7,7 @@
 #include "doctor/probe_client.h"
 #include "doctor/shared_mark.h"
 #include "launch/ip_address.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -91,6 +92,8 @@ void DoctorMember::on_message(std::string_view text) {
     answer_with(message.number, [question = *mark, folder = options_.shared_folder] {
       return do_mark(folder, question);
     });
+  } else if (std::holds_alternative<PortQuestion>(content)) {
+    answer(message.number, PortAnswer{.port = port_of(listen_everywhere(0))});
   } else if (const auto* smoke = std::get_if<SmokeQuestion>(&content)) {
     answer_with(message.number,
                 [question = *smoke, setup = options_.smoke] { return run_smoke(question, setup); });

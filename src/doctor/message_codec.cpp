@@ -223,6 +223,12 @@ Json put(const MarkQuestion& question) {
 Json put(const MarkAnswer& answer) {
   return {{"kind", "mark"}, {"problem", answer.problem}, {"after_ms", answer.after_ms}};
 }
+Json put(const PortQuestion&) {
+  return {{"kind", "port?"}};
+}
+Json put(const PortAnswer& answer) {
+  return {{"kind", "port"}, {"port", answer.port}};
+}
 Json put(const SmokeQuestion& question) {
   return {
       {"kind", "smoke?"},        {"endpoint", question.endpoint}, {"run_id", question.run_id},
@@ -258,6 +264,8 @@ DoctorContent take(const Json& json) {
     return MarkAnswer{.problem = text(json, "problem"),
                       .after_ms = whole(json, "after_ms", 0, kMostMilliseconds)};
   }
+  if (kind == "port?") return PortQuestion{};
+  if (kind == "port") return PortAnswer{.port = whole(json, "port", 1, 65535)};
   if (kind == "smoke?") {
     return SmokeQuestion{.endpoint = text(json, "endpoint"),
                          .run_id = text(json, "run_id"),

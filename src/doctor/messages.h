@@ -103,6 +103,15 @@ struct MarkAnswer {
   bool operator==(const MarkAnswer&) const = default;
 };
 
+/// A port that is free now, for a job's coordinator.
+struct PortQuestion {
+  bool operator==(const PortQuestion&) const = default;
+};
+struct PortAnswer {
+  int port = 0;
+  bool operator==(const PortAnswer&) const = default;
+};
+
 /// To take part in a small job.
 struct SmokeQuestion {
   std::string endpoint;
@@ -127,7 +136,8 @@ struct DoctorEnd {
 
 using DoctorContent =
     std::variant<NodeHello, ClockQuestion, ClockAnswer, NamesQuestion, NamesAnswer, ProbeQuestion,
-                 ProbeAnswer, MarkQuestion, MarkAnswer, SmokeQuestion, SmokeAnswer, DoctorEnd>;
+                 ProbeAnswer, MarkQuestion, MarkAnswer, PortQuestion, PortAnswer, SmokeQuestion,
+                 SmokeAnswer, DoctorEnd>;
 
 struct DoctorMessage {
   std::uint64_t number = 0;  // of the question; 0 where there is none

@@ -45,6 +45,7 @@ class WayToHead {
       }
       client_.reset();
       closed_ = false;
+      next_endpoint_ = (next_endpoint_ + 1) % options_.endpoints.size();
       next_try_ = Clock::now() + kRetryPause;
       while (Clock::now() < next_try_) loop_.run_once(kRetryPause);
     }
@@ -58,11 +59,13 @@ class WayToHead {
            reason.find("secret") != std::string::npos;
   }
 
+  const Endpoint& endpoint() const { return options_.endpoints[next_endpoint_]; }
+
   void connect() {
     LinkClient::Callbacks callbacks;
     callbacks.on_open = [this](const std::string&, const std::string&) {
       opened_ = true;
-      options_.say(concat("this node is looked at from ", options_.endpoint.to_string()));
+      options_.say(concat("this node is looked at from ", endpoint().to_string()));
       member_.greet();
     };
     callbacks.on_message = [this](const std::string& text) {
@@ -80,7 +83,7 @@ class WayToHead {
     client_ = std::make_unique<LinkClient>(
         loop_,
         LinkClientOptions{
-            .server = options_.endpoint, .secret = options_.secret, .run_id = kDoctorProtocol},
+            .server = endpoint(), .secret = options_.secret, .run_id = kDoctorProtocol},
         std::move(callbacks));
   }
 
@@ -91,6 +94,7 @@ class WayToHead {
   bool opened_ = false;
   bool closed_ = false;
   std::string reason_;
+  std::size_t next_endpoint_ = 0;
   Clock::time_point next_try_;
 };
 

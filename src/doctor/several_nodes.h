@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/unique_fd.h"
 #include "doctor/local_checks.h"
@@ -16,7 +17,8 @@ namespace lockstep {
 
 struct SeveralNodesOptions {
   int nodes = 2;
-  Endpoint endpoint;
+  std::vector<Endpoint> endpoints;  // of the head; tried in turn
+
   std::string secret;  // empty: --insecure
   std::string shared_folder;
   std::chrono::milliseconds join_limit = std::chrono::seconds(60);

@@ -39,6 +39,8 @@ TEST(DoctorMessages, every_message_is_read_as_it_was_written) {
   expect_round_trip(MarkAnswer{.problem = "none", .after_ms = 3});
   expect_round_trip(SmokeQuestion{
       .endpoint = "10.0.0.1:80", .run_id = "s", .nodes = 2, .workers = 3, .limit_ms = 4});
+  expect_round_trip(PortQuestion{});
+  expect_round_trip(PortAnswer{.port = 29400});
   expect_round_trip(SmokeAnswer{.code = 1, .said = "no"});
   expect_round_trip(DoctorEnd{.code = 1, .summary = "1 error"});
 }
