@@ -4,7 +4,9 @@
 #include <chrono>
 #include <ostream>
 
+#include "doctor/doctor_agent.h"
 #include "doctor/doctor_options.h"
+#include "doctor/hosts_plan.h"
 #include "doctor/local_checks.h"
 #include "doctor/several_nodes.h"
 #include "launch/addresses.h"
@@ -65,44 +67,8 @@ Endpoint endpoint_of(const DoctorOptions& options) {
   return endpoint;
 }
 
-int check_several(const DoctorOptions& options, const Environment& environment,
-                  const std::string& version, std::ostream& out) {
-  const Console console({.quiet = options.detail == ReportDetail::problems});
-  SeveralNodesOptions several{.nodes = options.nodes,
-                              .endpoints = {endpoint_of(options)},
-                              .secret = secret_of(options, environment),
-                              .shared_folder = options.shared_folder,
-                              .join_limit = options.join_limit,
-                              .most_rounds = options.all_pairs ? 0 : kMostRounds};
-  several.smoke = {
-      .enabled = options.smoke, .program = options.smoke_program, .secret = several.secret};
-  several.say = [&](const std::string& text) { console.note(concat("doctor: ", text)); };
-  if (!several.secret.empty()) guard_secret();
-  UniqueFd listener = listen_if_ours(several.endpoints[0], console);
-  const LocalReport local = check_this_machine(
-      {.lockstep_version = version, .several_nodes = true, .shared_folder = options.shared_folder},
-      environment);
-  several.smoke.python = local.python;
-  if (listener) {
-    const DoctorReport report = examine_as_head(std::move(listener), local, several);
-    print(report, options, out);
-    return report.exit_code();
-  }
-  const DoctorEnd end = examine_as_member(local, several);
-  console.note(concat(end.summary, "; the report is at ", several.endpoints[0].host));
-  return end.code;
-}
-
-}  // namespace
-
-int doctor_command(const std::vector<std::string>& arguments, const Environment& environment,
-                   const std::string& version, std::ostream& out) {
-  const DoctorOptions options = parse_doctor_options(arguments);
-  if (options.help) {
-    out << doctor_help();
-    return 0;
-  }
-  if (options.nodes > 1) return check_several(options, environment, version, out);
+int check_alone(const DoctorOptions& options, const Environment& environment,
+                const std::string& version, std::ostream& out) {
   const auto begin = Clock::now();
   const LocalReport local = check_this_machine(
       {.lockstep_version = version, .shared_folder = options.shared_folder}, environment);
@@ -119,6 +85,103 @@ int doctor_command(const std::vector<std::string>& arguments, const Environment&
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   print(report, options, out);
   return report.exit_code();
+}
+
+SeveralNodesOptions several_options(const DoctorOptions& options, const Console& console) {
+  SeveralNodesOptions several{.nodes = options.nodes,
+                              .endpoints = {},
+                              .shared_folder = options.shared_folder,
+                              .join_limit = options.join_limit,
+                              .most_rounds = options.all_pairs ? 0 : kMostRounds};
+  several.smoke = {.enabled = options.smoke, .program = options.smoke_program};
+  several.say = [&console](const std::string& text) { console.note(concat("doctor: ", text)); };
+  return several;
+}
+
+// One of several doctors, each on its node. Without a listener, not the head.
+int check_as_one_of(SeveralNodesOptions& several, UniqueFd listener, const DoctorOptions& options,
+                    const Environment& environment, const std::string& version,
+                    const Console& console, std::ostream& out) {
+  const LocalReport local = check_this_machine({.lockstep_version = version,
+                                                .several_nodes = several.nodes > 1,
+                                                .shared_folder = options.shared_folder},
+                                               environment);
+  several.smoke.python = local.python;
+  several.smoke.secret = several.secret;
+  if (listener) {
+    const DoctorReport report = examine_as_head(std::move(listener), local, several);
+    print(report, options, out);
+    return report.exit_code();
+  }
+  const DoctorEnd end = examine_as_member(local, several);
+  console.note(concat(end.summary, "; the report is at ", several.endpoints[0].host));
+  return end.code;
+}
+
+int check_several(const DoctorOptions& options, const Environment& environment,
+                  const std::string& version, std::ostream& out) {
+  const Console console({.quiet = options.detail == ReportDetail::problems});
+  SeveralNodesOptions several = several_options(options, console);
+  several.endpoints = {endpoint_of(options)};
+  several.secret = secret_of(options, environment);
+  if (!several.secret.empty()) guard_secret();
+  UniqueFd listener = listen_if_ours(several.endpoints[0], console);
+  return check_as_one_of(several, std::move(listener), options, environment, version, console, out);
+}
+
+// A scheduler has started one doctor per node, and says which this is.
+int check_in_place(const TaskPlace& place, const DoctorOptions& options,
+                   const Environment& environment, const std::string& version, std::ostream& out) {
+  const Console console({.quiet = options.detail == ReportDetail::problems});
+  SeveralNodesOptions several = several_options(options, console);
+  several.nodes = place.nodes;
+  if (!options.endpoint.empty()) {
+    several.endpoints = {endpoint_of(options)};
+  } else if (place.endpoint) {
+    several.endpoints = {*place.endpoint};
+  } else {
+    throw InvalidArgument(
+        "--nnodes is auto, and nothing says where the first node is: give --rdzv-endpoint "
+        "HOST:PORT, the same for all");
+  }
+  several.secret = secret_of(options, environment);
+  if (!several.secret.empty()) guard_secret();
+  UniqueFd listener;
+  if (place.node_rank == 0) listener = listen_everywhere(several.endpoints[0].port);
+  return check_as_one_of(several, std::move(listener), options, environment, version, console, out);
+}
+
+int check_hosts(const DoctorOptions& options, const std::vector<std::string>& arguments,
+                const Environment& environment, const std::string& version, std::ostream& out) {
+  const HostsPlan plan = plan_hosts(options, arguments, environment, version);
+  if (plan.place && plan.place->nodes > 1) {
+    return check_in_place(*plan.place, options, environment, version, out);
+  }
+  if (plan.place) return check_alone(options, environment, version, out);
+  const Console console({.quiet = options.detail == ReportDetail::problems});
+  SeveralNodesOptions several = several_options(options, console);
+  several.secret = plan.head->secret;
+  if (!several.secret.empty()) guard_secret();
+  several.say(concat(plan.head->nodes.size(), plan.head->nodes.size() == 1 ? " node" : " nodes",
+                     " (", plan.source, "), started with ", to_string(plan.head->starter)));
+  const DoctorReport report = examine_hosts(*plan.head, several);
+  print(report, options, out);
+  return report.exit_code();
+}
+
+}  // namespace
+
+int doctor_command(const std::vector<std::string>& arguments, const Environment& environment,
+                   const std::string& version, std::ostream& out) {
+  const DoctorOptions options = parse_doctor_options(arguments);
+  if (options.help) {
+    out << doctor_help();
+    return 0;
+  }
+  if (options.agent) return doctor_agent(options.brief_file, environment, version);
+  if (options.seeks_hosts) return check_hosts(options, arguments, environment, version, out);
+  if (options.nodes > 1) return check_several(options, environment, version, out);
+  return check_alone(options, environment, version, out);
 }
 
 }  // namespace lockstep

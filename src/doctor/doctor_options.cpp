@@ -15,6 +15,7 @@ using Setter = std::function<void(DoctorOptions&, const OptionValue&)>;
 const std::map<std::string, Flag>& flags() {
   static const std::map<std::string, Flag> kFlags = {
       {"--insecure", [](DoctorOptions& options) { options.insecure = true; }},
+      {"--agent", [](DoctorOptions& options) { options.agent = true; }},
       {"--all-pairs", [](DoctorOptions& options) { options.all_pairs = true; }},
       {"--smoke", [](DoctorOptions& options) { options.smoke = true; }},
       {"--json", [](DoctorOptions& options) { options.json = true; }},
@@ -25,10 +26,37 @@ const std::map<std::string, Flag>& flags() {
   return kFlags;
 }
 
+// An option of lockstep run, which also checks its value.
+Setter passed_on() {
+  return [](DoctorOptions& options, const OptionValue& value) {
+    options.host_words.push_back(concat(value.source, "=", value.text));
+    options.seeks_hosts |= value.source == "--hosts" || value.source == "--hostfile";
+  };
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> kSetters = {
-      {"--nnodes", [](DoctorOptions& options,
-                      const OptionValue& value) { options.nodes = parse_int_at_least(value, 1); }},
+      {"--nnodes",
+       [](DoctorOptions& options, const OptionValue& value) {
+         options.seeks_hosts |= value.text == "auto";
+         if (value.text == "auto") return options.host_words.push_back("--nnodes=auto");
+         options.nodes = parse_int_at_least(value, 1);
+       }},
+      {"--hosts", passed_on()},
+      {"--hostfile", passed_on()},
+      {"--include", passed_on()},
+      {"--exclude", passed_on()},
+      {"--starter", passed_on()},
+      {"--ssh-options", passed_on()},
+      {"--remote-lockstep", passed_on()},
+      {"--export", passed_on()},
+      {"--prologue",
+       [](DoctorOptions& options, const OptionValue& value) {
+         options.host_words.push_back(concat("--prologue=", value.text));
+         options.prologue = value.text;
+       }},
+      {"--brief-file",
+       [](DoctorOptions& options, const OptionValue& value) { options.brief_file = value.text; }},
       {"--rdzv-endpoint",
        [](DoctorOptions& options, const OptionValue& value) { options.endpoint = value.text; }},
       {"--secret-file",
@@ -62,6 +90,14 @@ std::string whole_name(const std::string& name) {
 }
 
 void check(const DoctorOptions& options) {
+  if (options.seeks_hosts || options.agent) return;
+  if (!options.host_words.empty()) {
+    const std::string& word = options.host_words.front();
+    throw InvalidArgument(
+        concat(word.substr(0, word.find('=')),
+               " is about machines that are started from here, but none is named; "
+               "give --hosts, --hostfile or --nnodes auto"));
+  }
   if (options.nodes > 1 && options.endpoint.empty()) {
     throw InvalidArgument(concat("--nnodes is ", options.nodes,
                                  ", but no --rdzv-endpoint says where they meet; give the same "
@@ -112,11 +148,21 @@ on several nodes also whether they agree, see each other's files, and reach each
 and with packets of every size. One line a finding: its level (ok, note, warning, error), the
 check, what was found -> the cure.
 
-Several nodes (the same command on each of them; the one that the endpoint names reports):
+Several nodes, started from here:
+  --hosts=LIST             machines, as lockstep run takes them: a,b,c[1-3]
+  --hostfile=FILE          a file with one a line
+  --nnodes=auto            those of the job of Slurm, PBS, MPI or Kubernetes that this runs in
+  --include=LIST, --exclude=LIST, --starter=NAME, --ssh-options=WORDS, --remote-lockstep=PATH,
+  --export=LIST, --prologue=LINES
+                           as for lockstep run
+
+Several nodes by hand (the same command on each of them; the one that the endpoint names reports):
   --nnodes=N               how many
   --rdzv-endpoint=HOST:PORT
                            where they meet (port: 29400)
-  --secret-file=FILE       what they share, as for lockstep run (or LOCKSTEP_SECRET_FILE)
+
+  --secret-file=FILE       what nodes share, as for lockstep run (or LOCKSTEP_SECRET_FILE); where
+                           they are started from here, one is made
   --insecure               do without, on a network that you trust
   --timeout=SECONDS        how long to wait for all of them (60)
   --all-pairs              measure each pair; otherwise, with more than nine nodes, eight a node

@@ -11,7 +11,14 @@ namespace lockstep {
 
 /// What `lockstep doctor` was told.
 struct DoctorOptions {
-  int nodes = 1;                           // --nnodes
+  int nodes = 1;  // --nnodes
+  // --hosts, --hostfile, --nnodes auto and what goes with them, as lockstep run takes it; empty:
+  // nothing is to be started elsewhere.
+  std::vector<std::string> host_words;
+  std::optional<std::string> prologue;     // is among them, too
+  bool seeks_hosts = false;                // one of the first three was given
+  bool agent = false;                      // --agent: started by a doctor on another machine
+  std::optional<std::string> brief_file;   // of an agent
   std::string endpoint;                    // --rdzv-endpoint
   std::optional<std::string> secret_file;  // --secret-file
   bool insecure = false;

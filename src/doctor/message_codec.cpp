@@ -167,7 +167,7 @@ NamesAnswer take_names(const Json& json) {
 
 Json put(const ProbeQuestion& question) {
   Json targets = Json::array();
-  for (const ProbeTarget& each : question.targets) {
+  for (const WayTarget& each : question.targets) {
     targets.push_back({{"address", each.address}, {"port", each.port}, {"measure", each.measure}});
   }
   return {{"kind", "probe?"}, {"id", question.id}, {"targets", targets}};

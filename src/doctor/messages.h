@@ -63,15 +63,15 @@ struct NamesAnswer {
 };
 
 /// To measure the way to another node.
-struct ProbeTarget {
+struct WayTarget {
   std::string address;
   int port = 0;
   bool measure = false;  // bandwidth, too
-  bool operator==(const ProbeTarget&) const = default;
+  bool operator==(const WayTarget&) const = default;
 };
 struct ProbeQuestion {
   std::string id;  // the other node's
-  std::vector<ProbeTarget> targets;
+  std::vector<WayTarget> targets;
   bool operator==(const ProbeQuestion&) const = default;
 };
 struct ProbeAnswer {

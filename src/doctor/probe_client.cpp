@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kFirstBurst = std::size_t{64} << 10;
 constexpr std::size_t kGrowth = 8;
 
-UniqueFd connect_within(const ProbeTarget& target, milliseconds limit) {
+UniqueFd connect_within(const WayTarget& target, milliseconds limit) {
   const auto address = IpAddress::parse(target.address);
   if (!address) throw SystemError("it is no address");
   UniqueFd socket = begin_connect(*address, target.port);
@@ -89,7 +89,7 @@ struct Attempt {
   std::unique_ptr<ProbeSession> session;
 };
 
-void reach(const ProbeQuestion& question, const ProbeTarget& target, const std::string& secret,
+void reach(const ProbeQuestion& question, const WayTarget& target, const std::string& secret,
            const ProbeLimits& limits, Attempt& attempt) {
   try {
     UniqueFd socket = connect_within(target, limits.connect);

@@ -1,12 +1,15 @@
 #include "doctor/several_nodes.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "doctor/desk.h"
 #include "doctor/examination.h"
 #include "doctor/judge_nodes.h"
+#include "doctor/remote_doctors.h"
 #include "launch/event_loop.h"
 #include "launch/link_client.h"
+#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -98,6 +101,31 @@ class WayToHead {
   Clock::time_point next_try_;
 };
 
+// Whatever is to be asked of those who have come, and what it comes to.
+DoctorReport examine_and_judge(DoctorDesk& desk, int wanted_nodes,
+                               const SeveralNodesOptions& options) {
+  DoctorReport report;
+  if (desk.nodes().empty()) return report;
+  const Examination examination = examine(desk, wanted_nodes,
+                                          {.shared_folder = options.shared_folder,
+                                           .most_rounds = options.most_rounds,
+                                           .smoke = options.smoke.enabled,
+                                           .say = options.say});
+  for (const DeskNode& node : examination.nodes) {
+    report.nodes.push_back(node.hello.host);
+    report.findings.insert(report.findings.end(), node.hello.findings.begin(),
+                           node.hello.findings.end());
+  }
+  const Findings together = judge_nodes(examination);
+  report.findings.insert(report.findings.end(), together.begin(), together.end());
+  report.pairs = examination.pairs;
+  return report;
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 }  // namespace
 
 DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
@@ -109,22 +137,41 @@ DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
       local,
       {.secret = options.secret, .shared_folder = options.shared_folder, .smoke = options.smoke});
   desk.gather(options.nodes, options.join_limit);
-  const Examination examination = examine(desk, options.nodes,
-                                          {.shared_folder = options.shared_folder,
-                                           .most_rounds = options.most_rounds,
-                                           .smoke = options.smoke.enabled,
-                                           .say = options.say});
-  DoctorReport report;
-  for (const DeskNode& node : examination.nodes) {
-    report.nodes.push_back(node.hello.host);
-    report.findings.insert(report.findings.end(), node.hello.findings.begin(),
-                           node.hello.findings.end());
-  }
-  const Findings together = judge_nodes(examination);
-  report.findings.insert(report.findings.end(), together.begin(), together.end());
-  report.pairs = examination.pairs;
-  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  DoctorReport report = examine_and_judge(desk, options.nodes, options);
+  report.seconds = seconds_since(begin);
   desk.end({.code = report.exit_code(), .summary = summary_line(report)});
+  return report;
+}
+
+DoctorReport examine_hosts(const HeadPlan& plan, const SeveralNodesOptions& options) {
+  EventLoop loop;
+  const auto begin = Clock::now();
+  UniqueFd listener = listen_everywhere(plan.listen_port);
+  const int port = port_of(listener);
+  DoctorDesk desk(loop, std::move(listener), {.secret = options.secret, .say = options.say});
+  RemoteDoctors remotes(loop, plan, port);
+  const std::size_t wanted = plan.nodes.size();
+  desk.gather(static_cast<int>(wanted), options.join_limit,
+              [&] { return desk.nodes().size() + remotes.ended() >= wanted; });
+  const Findings failures = remotes.failures();
+  DoctorReport report =
+      examine_and_judge(desk, static_cast<int>(wanted - failures.size()), options);
+  for (const HeadNode& node : plan.nodes) {
+    if (std::ranges::find(report.nodes, node.host.name) == report.nodes.end()) {
+      report.nodes.push_back(node.host.name);
+    }
+  }
+  report.findings.insert(report.findings.end(), failures.begin(), failures.end());
+  if (desk.nodes().empty() && failures.empty()) {
+    FindingList(report.nodes.front(), report.findings)
+        .error("nodes",
+               concat("none of ", wanted, " nodes came within ", options.join_limit.count() / 1000,
+                      " s"),
+               "see whether they can reach this machine: they connect to a port of it");
+  }
+  report.seconds = seconds_since(begin);
+  desk.end({.code = report.exit_code(), .summary = summary_line(report)});
+  remotes.wait();
   return report;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/head_plan.h"
 #include "core/unique_fd.h"
 #include "doctor/local_checks.h"
 #include "doctor/messages.h"
@@ -30,6 +31,9 @@ struct SeveralNodesOptions {
 /// Looks at all nodes from the one that the others come to.
 DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
                              const SeveralNodesOptions& options);
+
+/// Looks at all nodes from a machine that need not be one of them, and starts the doctors there.
+DoctorReport examine_hosts(const HeadPlan& plan, const SeveralNodesOptions& options);
 
 /// Goes to the head and answers its questions until it says how all ended. Throws SystemError if it
 /// is not found or refuses.

@@ -31,6 +31,17 @@ TEST(DoctorOptions, a_program_for_the_small_job_asks_for_it) {
   EXPECT_TRUE(parse_doctor_options({"--smoke-program=./mine"}).smoke);
 }
 
+TEST(DoctorOptions, machines_to_start_doctors_on_are_those_of_lockstep_run) {
+  const DoctorOptions options = parse_doctor_options(
+      {"--hosts", "a,b", "--ssh-options=-p 22", "--prologue", "module load x"});
+  EXPECT_TRUE(options.seeks_hosts);
+  EXPECT_EQ(options.host_words, (std::vector<std::string>{"--hosts=a,b", "--ssh-options=-p 22",
+                                                          "--prologue=module load x"}));
+  EXPECT_EQ(options.prologue, "module load x");
+  EXPECT_TRUE(parse_doctor_options({"--nnodes=auto"}).seeks_hosts);
+  EXPECT_THROW(parse_doctor_options({"--ssh-options=-p 22"}), InvalidArgument);
+}
+
 TEST(DoctorOptions, what_is_wrong_is_named) {
   EXPECT_THROW(parse_doctor_options({"--shared-dir"}), InvalidArgument);
   EXPECT_THROW(parse_doctor_options({"--shared-dir="}), InvalidArgument);
@@ -42,7 +53,8 @@ TEST(DoctorOptions, what_is_wrong_is_named) {
 TEST(DoctorOptions, help_names_every_option) {
   for (const char* name :
        {"--shared-dir", "--json", "--quiet", "--verbose", "--nnodes", "--rdzv-endpoint",
-        "--secret-file", "--insecure", "--timeout", "--all-pairs", "--smoke", "--smoke-program"}) {
+        "--secret-file", "--insecure", "--timeout", "--all-pairs", "--hosts", "--hostfile",
+        "--starter", "--ssh-options", "--prologue", "--smoke", "--smoke-program"}) {
     EXPECT_NE(doctor_help().find(name), std::string::npos) << name;
   }
 }

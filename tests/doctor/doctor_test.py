@@ -13,8 +13,10 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+for folder in ("launch", "cluster"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / folder))
 
+from machines import SshServers, ssh_is_possible, write_pbsdsh
 from network import Network, ip
 
 LOCKSTEP = sys.argv.pop(1)
@@ -177,6 +179,91 @@ class Meeting(Nodes):
         self.assertIn("refused", err)
         second.communicate(timeout=LIMIT)
         self.assertEqual(second.returncode, 1)
+
+
+class Hosts(Nodes):
+    """Doctors that are started on machines 2 and 3 by one on machine 1."""
+
+    def setUp(self):
+        if not ssh_is_possible():
+            self.skipTest("OpenSSH is not installed")
+        super().setUp()
+        self.keys = self.folder / "keys"
+        self.keys.mkdir()
+        self.ssh = SshServers(self.network, (2, 3), self.keys)
+        self.addCleanup(self.ssh.close)
+
+    def call(self, *options, env=None):
+        words = [LOCKSTEP, "doctor", "--json", "--ssh-options", self.ssh.options(), *options]
+        done = subprocess.run(self.network.command(1, *words), stdin=subprocess.DEVNULL, timeout=LIMIT,
+                              capture_output=True, text=True, cwd=self.folder,
+                              env={**self.environment, **(env or {})})
+        self.assertTrue(done.stdout, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(done.returncode, min(report["errors"], 1))
+        return report, done.stderr
+
+    def test_doctors_are_started_on_all_hosts(self):
+        report, err = self.call("--hosts", "10.77.0.2,10.77.0.3", "--shared-dir", str(self.folder))
+        self.assertIn("2 nodes (--hosts), started with ssh", err)
+        self.assertEqual(report["nodes"], ["10.77.0.2", "10.77.0.3"])
+        self.assertEqual(report["errors"], 0, report["findings"])
+        pairs = {(pair["from"], pair["to"]) for pair in report["pairs"] if pair["main"] and pair["reached"]}
+        self.assertEqual(pairs, {("10.77.0.2", "10.77.0.3"), ("10.77.0.3", "10.77.0.2")})
+        self.assertEqual([path.name for path in self.folder.iterdir() if "doctor" in path.name], [])
+
+    def test_a_host_that_cannot_be_started_is_named_and_the_others_are_looked_at(self):
+        hostfile = self.folder / "hosts"
+        hostfile.write_text("10.77.0.1\n10.77.0.2\n10.77.0.9\n")  # the first is where the head is
+        report, _ = self.call("--hostfile", str(hostfile), env={"NCCL_SOCKET_IFNAME": "nowhere7"})
+        self.assertEqual(sorted(report["nodes"]), ["10.77.0.1", "10.77.0.2", "10.77.0.9"])
+        self.assertEqual(self.the_finding(report, "start", "error")["node"], "10.77.0.9")
+        self.assertEqual(self.findings(report, "nodes", "error"), [])
+        pairs = {(pair["from"], pair["to"]) for pair in report["pairs"] if pair["main"] and pair["reached"]}
+        self.assertEqual(pairs, {("10.77.0.1", "10.77.0.2"), ("10.77.0.2", "10.77.0.1")})
+        named = self.findings(report, "nccl variables", "error")  # the variable goes along
+        self.assertEqual({each["node"] for each in named}, {"10.77.0.1", "10.77.0.2"})
+
+
+class Schedulers(Nodes):
+    count = 2
+
+    def test_hosts_of_a_pbs_job_are_started_by_pbsdsh(self):
+        nodefile = self.folder / "nodefile"
+        nodefile.write_text("one\ntwo\n")
+        place = write_pbsdsh(self.folder, [("one", self.network.namespace(1)),
+                                           ("two", self.network.namespace(2))])
+        self.environment |= {"PBS_JOBID": "7.server", "PBS_NODEFILE": str(nodefile), "PBS_NODENUM": "0",
+                             "PBS_ENVIRONMENT": "PBS_BATCH", "TMPDIR": str(self.folder),
+                             "PATH": f"{place}:{os.environ['PATH']}"}
+        done = subprocess.run(self.network.command(1, LOCKSTEP, "doctor", "--nnodes", "auto", "--json"),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
+                              cwd=self.folder, env=self.environment)
+        self.assertIn("started with pbsdsh", done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["nodes"], ["one", "two"])
+        self.assertEqual(report["errors"], 0, report["findings"])
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.name.startswith(".")], [])
+
+    def test_doctors_that_mpirun_has_started_find_each_other(self):
+        def start(rank):
+            environment = {**self.environment, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank),
+                           "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+            process = subprocess.Popen(
+                self.network.command(rank + 1, LOCKSTEP, "doctor", "--nnodes", "auto", "--secret-file",
+                                     self.secret, "--rdzv-endpoint", "10.77.0.1:29400", "--json"),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=environment)
+            self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(),
+                                     process.stderr.close()))
+            return process
+
+        second, first = start(1), start(0)
+        out, err = first.communicate(timeout=LIMIT)
+        self.assertTrue(out, err)
+        self.assertEqual(len(json.loads(out)["nodes"]), 2)
+        second.communicate(timeout=LIMIT)
+        self.assertEqual(second.returncode, first.returncode)
 
 
 @unittest.skipIf(TORCH_PYTHON is None, "no Python with torch")

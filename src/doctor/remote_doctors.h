@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/head_plan.h"
+#include "cluster/starter.h"
+#include "core/unique_fd.h"
+#include "doctor/finding.h"
+
+namespace lockstep {
+
+/// The doctors that are started on other machines, by ssh, srun or pbsdsh.
+class RemoteDoctors {
+ public:
+  /// Starts all of them; `port` is where the desk listens here.
+  RemoteDoctors(EventLoop& loop, const HeadPlan& plan, int port);
+
+  /// How many have ended before they were told to.
+  std::size_t ended() const;
+
+  /// What is to be said about those.
+  Findings failures() const;
+
+  /// Waits until all have ended by themselves, for a while; the others are killed.
+  void wait();
+
+ private:
+  struct Remote {
+    HeadNode node;
+    UniqueFd errors;  // memory that holds what it wrote to standard error
+    std::unique_ptr<Starter> starter;
+    bool ended = false;
+    ExitStatus status;
+    std::string refused;  // why it could not even be tried
+  };
+
+  void start(Remote& remote);
+
+  EventLoop& loop_;
+  std::vector<std::unique_ptr<Remote>> remotes_;
+};
+
+}  // namespace lockstep
