@@ -1,8 +1,11 @@
 #include "doctor/accelerator_facts.h"
 
 #include <gtest/gtest.h>
+#include <filesystem>
+#include <fstream>
 
 #include "finding_support.h"
+#include "tests/core/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +85,30 @@ TEST(JudgeAccelerators, another_nccl_than_torchs_is_a_warning) {
   const Judged judged = judge(facts, torch_for_cuda("12.8"));
   EXPECT_EQ(judged.worst("nccl"), FindingLevel::warning);
   EXPECT_NE(judged.text("nccl").find("2.18.5"), std::string::npos);
+}
+
+TEST(ReadAccelerators, the_nccl_that_a_program_would_load_is_found) {
+  const testing::TemporaryFolder folder;
+  std::ofstream(folder / "nvidia0") << "";
+  std::filesystem::copy(LOCKSTEP_FAKE_NCCL, folder / "libnccl.so.2");
+  PythonFacts python;
+  python.nccl_library = LOCKSTEP_FAKE_NCCL;
+  const DeviceFolders devices{.sys = folder.path(), .dev = folder.path()};
+  const AcceleratorFacts own =
+      read_accelerators(Environment(Environment::Variables{}), python, devices);
+  EXPECT_EQ(own.nccl_chosen_by, "torch");
+  EXPECT_EQ(own.nccl_version, 21805);
+  EXPECT_EQ(own.torch_nccl_version, 21805);
+  EXPECT_EQ(own.wanted_plugin, "libnccl-net.so");
+  const AcceleratorFacts other = read_accelerators(
+      Environment(Environment::Variables{{"LD_LIBRARY_PATH", "/nowhere:" + folder.path().string()},
+                                         {"NCCL_NET_PLUGIN", "ofi"}}),
+      python, devices);
+  EXPECT_EQ(other.nccl_chosen_by, "LD_LIBRARY_PATH");
+  EXPECT_EQ(other.nccl_library, folder / "libnccl.so.2");
+  EXPECT_EQ(other.wanted_plugin, "libnccl-net-ofi.so");
+  EXPECT_TRUE(other.plugin_library.empty());
+  EXPECT_FALSE(other.plugin_problem.empty());
 }
 
 TEST(NcclVersion, both_ways_of_numbering_are_read) {
