@@ -165,7 +165,7 @@ Several nodes by hand (the same command on each of them; the one that the endpoi
                            they are started from here, one is made
   --insecure               do without, on a network that you trust
   --timeout=SECONDS        how long to wait for all of them (60)
-  --all-pairs              measure each pair; otherwise, with more than nine nodes, eight a node
+  --all-pairs              measure each pair; otherwise, with more than eight nodes, eight a node
 
   --shared-dir=DIR         also try whether rename, fsync, O_EXCL and flock work in DIR, and
                            whether nodes see each other's files there

@@ -41,11 +41,9 @@ class WayToHead {
       if (!client_) connect();
       loop_.run_once(kStep);
       if (!closed_ || member_.end()) continue;
-      if (opened_ || is_final(reason_) || Clock::now() > deadline) {
-        throw SystemError(concat(opened_ ? "the head of the doctor was lost: "
-                                         : "the head of the doctor was not reached: ",
-                                 reason_));
-      }
+      if (opened_) throw SystemError(concat("the head of the doctor was lost: ", reason_));
+      if (is_final(reason_) || Clock::now() > deadline) throw SystemError(not_reached());
+      say_why_not_yet();
       client_.reset();
       closed_ = false;
       next_endpoint_ = (next_endpoint_ + 1) % options_.endpoints.size();
@@ -56,6 +54,20 @@ class WayToHead {
   }
 
  private:
+  std::string not_reached() const {
+    return concat("the head of the doctor was not reached: ", reason_,
+                  is_final(reason_) ? ""
+                                    : "; is lockstep doctor running there, and does a firewall let "
+                                      "this port through?");
+  }
+
+  // Once for each reason: the head may start later than this.
+  void say_why_not_yet() {
+    if (reason_ == said_) return;
+    said_ = reason_;
+    options_.say(concat("waiting for the head: ", reason_));
+  }
+
   // Trying again would change nothing.
   static bool is_final(const std::string& reason) {
     return reason.find("refused: ") != std::string::npos ||
@@ -97,6 +109,7 @@ class WayToHead {
   bool opened_ = false;
   bool closed_ = false;
   std::string reason_;
+  std::string said_;
   std::size_t next_endpoint_ = 0;
   Clock::time_point next_try_;
 };

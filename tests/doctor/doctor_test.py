@@ -83,6 +83,7 @@ class Nodes(unittest.TestCase):
     """Three nodes with names of their own: node1 (10.77.0.1) to node3."""
 
     count = 3
+    endpoint = "10.77.0.1:29400"
 
     @classmethod
     def setUpClass(cls):
@@ -106,8 +107,8 @@ class Nodes(unittest.TestCase):
 
     def start(self, node, *options, secret=None, count=None):
         """One node's doctor; the endpoint is node 1."""
-        words = [LOCKSTEP, "doctor", "--nnodes", str(count or self.count), "--rdzv-endpoint",
-                 f"{self.network.address(1)}:29400", "--secret-file", secret or self.secret, *options]
+        words = [LOCKSTEP, "doctor", "--nnodes", str(count or self.count), "--rdzv-endpoint", self.endpoint,
+                 "--secret-file", secret or self.secret, *options]
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"node{node}", *words]
         process = subprocess.Popen(self.network.command(node, *named), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -164,21 +165,6 @@ class Meeting(Nodes):
         seen = [each for each in self.findings(report, "shared folder") if "others see" in each["what"]]
         self.assertEqual(len(seen), 1, report["findings"])
         self.assertEqual([path.name for path in self.folder.iterdir()], ["job.secret"])
-
-    def test_a_wrong_secret_is_refused_and_a_missing_node_named(self):
-        wrong = self.secret_file("wrong.secret", "fedcba9876543210fedcba9876543210")
-        first = self.start(1, "--timeout", "3")
-        second = self.start(2)
-        stranger = self.start(3, secret=wrong)
-        _, err = stranger.communicate(timeout=LIMIT)
-        self.assertEqual(stranger.returncode, 1)
-        self.assertIn("secret", err)
-        out, err = first.communicate(timeout=LIMIT)
-        self.assertEqual(first.returncode, 1)
-        self.assertIn("1 of 3 nodes did not come; here: node1, node2", out)
-        self.assertIn("refused", err)
-        second.communicate(timeout=LIMIT)
-        self.assertEqual(second.returncode, 1)
 
 
 class Hosts(Nodes):
@@ -277,10 +263,41 @@ class Smoke(Nodes):
 
 
 class Broken(Nodes):
+    def test_nodes_meet_over_ipv6(self):
+        for node in range(1, self.count + 1):
+            ip("-n", self.network.namespace(node), "-6", "address", "add", f"fd77::{node}/64", "dev", "eth0",
+               "nodad")
+        self.endpoint = "[fd77::1]:29400"
+        report = self.examine()
+        self.assertEqual({pair["address"] for pair in report["pairs"] if pair["main"] and pair["reached"]},
+                         {"fd77::1", "fd77::2", "fd77::3"})
+
+    def test_nobody_at_the_endpoint_is_said_with_what_to_look_at(self):
+        process = self.start(2, "--timeout", "1")
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("waiting for the head: cannot connect to 10.77.0.1:29400", err)
+        self.assertIn("is lockstep doctor running there", err)
+
     def drop(self, node, source):
         """Packets of one node to another are lost there without a word, as by a firewall."""
         namespace = self.network.namespace(node)
         ip("-n", namespace, "route", "add", "blackhole", f"{self.network.address(source)}/32")
+
+    def test_a_wrong_secret_is_refused_and_a_missing_node_named(self):
+        wrong = self.secret_file("wrong.secret", "fedcba9876543210fedcba9876543210")
+        first = self.start(1, "--timeout", "3")
+        second = self.start(2)
+        stranger = self.start(3, secret=wrong)
+        _, err = stranger.communicate(timeout=LIMIT)
+        self.assertEqual(stranger.returncode, 1)
+        self.assertIn("secret", err)
+        out, err = first.communicate(timeout=LIMIT)
+        self.assertEqual(first.returncode, 1)
+        self.assertIn("1 of 3 nodes did not come; here: node1, node2", out)
+        self.assertIn("refused", err)
+        second.communicate(timeout=LIMIT)
+        self.assertEqual(second.returncode, 1)
 
     def test_a_pair_that_is_kept_apart_is_named(self):
         self.drop(2, 3)
