@@ -9,7 +9,9 @@
 #include "cluster/allocation.h"
 #include "cluster/head.h"
 #include "cluster/prologue.h"
+#include "cluster/slurm_address.h"
 #include "launch/final_report.h"
+#include "launch/ip_address.h"
 #include "launch/line_prefix.h"
 #include "launch/parse_options.h"
 #include "launch/run_command.h"
@@ -113,9 +115,27 @@ int run_head(const HeadPlan& plan) {
   return finish.code;
 }
 
+// What is about starting launchers means nothing where they run already.
+void check_nothing_is_to_be_started(RunOptions& options) {
+  for (const std::string name : {"include", "exclude"}) {
+    if (options.given.contains(name)) {
+      throw InvalidArgument(concat("--", name,
+                                   " chooses machines to start launchers on, but one per ",
+                                   "node is already running; choose them where those are started"));
+    }
+  }
+  for (const std::string name : {"starter", "ssh-options", "export", "remote-lockstep"}) {
+    if (options.given.contains(name)) {
+      options.notices.push_back(
+          concat("--", name, " has no effect: one launcher per node is already running"));
+    }
+  }
+}
+
 // One launcher per node is running already, and this is one of them.
 int run_in_place(LaunchCommand command, RunOptions options, const Environment& environment,
                  const Allocation& allocation) {
+  check_nothing_is_to_be_started(options);
   const TaskPlace& place = *allocation.place;
   NodePlacement placement{.min_nodes = place.nodes,
                           .max_nodes = place.nodes,
@@ -129,6 +149,12 @@ int run_in_place(LaunchCommand command, RunOptions options, const Environment& e
     placement.endpoint = parse_endpoint(options.rdzv_endpoint, 29400);
   } else if (place.endpoint) {
     placement.endpoint = *place.endpoint;
+    // Slurm knows its nodes also where no name service does.
+    if (allocation.scheduler == Scheduler::slurm && place.nodes > 1 &&
+        resolve(placement.endpoint.host).empty()) {
+      const auto address = slurm_address_of(placement.endpoint.host);
+      if (address) placement.endpoint.host = *address;
+    }
   } else if (place.nodes > 1) {
     throw InvalidArgument(concat("--nnodes is auto, and ", to_string(allocation.scheduler), " (",
                                  allocation.evidence,
@@ -158,6 +184,18 @@ int run_in_place(LaunchCommand command, RunOptions options, const Environment& e
       "one, or give --hosts, --hostfile or a number");
 }
 
+std::optional<Allocation> find_allocation(const Environment& environment, bool lists_hosts) {
+  try {
+    auto allocation = detect_allocation(environment, read_text_file);
+    if (!lists_hosts && !allocation) refuse_without_allocation();
+    return allocation;
+  } catch (const InvalidArgument&) {
+    // Who names the machines does not depend on it.
+    if (lists_hosts) return std::nullopt;
+    throw;
+  }
+}
+
 }  // namespace
 
 int cluster_run(LaunchCommand command, const std::vector<std::string>& arguments,
@@ -166,10 +204,7 @@ int cluster_run(LaunchCommand command, const std::vector<std::string>& arguments
   if (options.help) return run_command(command, options, own);
   const bool lists_hosts = options.hosts || options.hostfile;
   std::optional<Allocation> allocation;
-  if (options.seeks_nodes()) {
-    allocation = detect_allocation(own, read_text_file);
-    if (!lists_hosts && !allocation) refuse_without_allocation();
-  }
+  if (options.seeks_nodes()) allocation = find_allocation(own, lists_hosts);
   if (!options.seeks_nodes() || (!lists_hosts && allocation->place)) {
     const Environment environment = options.prologue ? after_prologue(*options.prologue, own) : own;
     if (!options.seeks_nodes()) return run_command(command, options, environment);

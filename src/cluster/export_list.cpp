@@ -91,4 +91,9 @@ Environment::Variables exported_variables(const Environment& environment, const 
   return chosen;
 }
 
+bool exports_nothing_else(const std::string& list) {
+  return std::ranges::any_of(split(list, ','),
+                             [](std::string_view item) { return trim(item) == "NONE"; });
+}
+
 }  // namespace lockstep

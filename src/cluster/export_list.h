@@ -15,4 +15,7 @@ namespace lockstep {
 /// go this way. Throws InvalidArgument, naming --export, for what is none of these.
 Environment::Variables exported_variables(const Environment& environment, const std::string& list);
 
+/// Whether `list` says NONE: nothing goes but what it names.
+bool exports_nothing_else(const std::string& list);
+
 }  // namespace lockstep

@@ -152,13 +152,16 @@ HeadPlan plan_head(const HeadRequest& request, const Environment& environment) {
 
   const StarterKind kind = starter_of(options, request.allocation, request.hosts, environment);
   plan.starter = kind;
-  const bool exports_all = options.export_list.find("NONE") == std::string::npos;
+  const bool exports_all = !exports_nothing_else(options.export_list);
   StarterOptions starter{.kind = kind,
                          .lockstep = options.remote_lockstep.value_or(request.program),
                          .ssh_options = shell_words(options.ssh_options, "--ssh-options"),
                          .brief_prefix = concat(request.working_directory, "/.lockstep-", id, "-"),
                          .export_all = exports_all};
-  const Environment::Variables exported = exported_variables(environment, options.export_list);
+  // srun takes the environment along by itself; what was said in so many words comes on top.
+  const bool has_all = kind == StarterKind::srun && exports_all;
+  const Environment::Variables exported = exported_variables(
+      environment, has_all ? concat("NONE,", options.export_list) : options.export_list);
   for (const Host& host : request.hosts) {
     plan.coordinator.expected_hosts.push_back(host.name);
     HeadNode node{.host = host,

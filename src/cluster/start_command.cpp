@@ -32,7 +32,7 @@ StartCommand with_srun(const StarterOptions& options, const Host& host,
       // A step of its own on each node: it has all of the node's processors, beside other steps of
       // the job, and its end is no other's.
       .argv = {"srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
-               concat("--nodelist=", host.name), "--overlap", "--cpu-bind=none",
+               concat("--nodelist=", host.name), "--overlap", "--cpu-bind=none", "--quiet",
                options.export_all ? std::string("--export=ALL")
                                   : concat("--export=", kBriefVariable),
                options.lockstep},

@@ -62,6 +62,13 @@ std::vector<std::string> expected_hosts(const Environment& environment, int max_
   return {};
 }
 
+// What its users call this machine. Slurm's nodes may have other names than their machines.
+std::string name_of_node(const Environment& environment) {
+  const auto name = environment.get("SLURMD_NODENAME");
+  return name && !name->empty() && environment.has("SLURM_STEP_ID") ? *name
+                                                                    : LocalMachine::current().name;
+}
+
 struct Beats {
   Time interval, limit;
 };
@@ -223,7 +230,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
     throw InvalidArgument(concat("--node-rank is ", *options.node_rank,
                                  "; it must be below the number of nodes, ", options.max_nodes));
   }
-  plan.host = LocalMachine::current().name;
+  plan.host = name_of_node(environment);
   plan.share_store = shares_store(environment);
   if (options.virtual_local_rank) check_visible_devices(environment, plan.workers);
 

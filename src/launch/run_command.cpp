@@ -71,7 +71,8 @@ int run_job(JobPlan& plan, Console& console, const RunJobOptions& how) {
     print_report(plan.options, finish, plan.environment, console);
   }
   directory.finish(finish.code == 0);
-  return finish.code;
+  // This node has done its part: the exit code of the job is the head's.
+  return reports ? finish.code : 0;
 }
 
 RunOptions parse_options(LaunchCommand command, const std::vector<std::string>& arguments,

@@ -21,7 +21,7 @@ int run_command(LaunchCommand command, const RunOptions& options, const Environm
 
 struct RunJobOptions {
   int lifeline = -1;                 // see NodeServices
-  bool coordinator_reports = false;  // how a job ended is said where its coordinator is, not here
+  bool coordinator_reports = false;  // how a job ended is said where its coordinator is
 };
 
 /// The part of it after the plan.

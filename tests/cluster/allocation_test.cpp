@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cluster/slurm_address.h"
 #include "lockstep/error.h"
 
 using lockstep::Allocation;
@@ -201,4 +202,12 @@ TEST(Allocation, pods_of_a_pytorchjob_are_nodes) {
 TEST(Allocation, numbers_that_are_none_are_named) {
   EXPECT_TRUE(contains(refusal({{"PET_NNODES", "x"}}), "PET_NNODES is 'x'"));
   EXPECT_TRUE(contains(refusal({{"OMPI_COMM_WORLD_SIZE", "2"}}), "OMPI_COMM_WORLD_RANK"));
+}
+
+TEST(Allocation, the_address_of_a_slurm_node_is_found_in_what_scontrol_prints) {
+  EXPECT_EQ(lockstep::node_address_in("NodeName=n1 Arch=x86_64 NodeAddr=10.0.0.7 NodeHostName=m7 "
+                                      "Version=22.05.8\n"),
+            "10.0.0.7");
+  EXPECT_FALSE(lockstep::node_address_in("Node n9 not found\n"));
+  EXPECT_FALSE(lockstep::node_address_in("NodeName=n1 NodeAddr= Port=1"));
 }

@@ -60,3 +60,9 @@ TEST(ExportList, what_is_no_name_is_refused) {
     EXPECT_THROW(exported_variables(kHere, list), InvalidArgument) << list;
   }
 }
+
+TEST(ExportList, none_is_a_word_of_its_own) {
+  EXPECT_TRUE(lockstep::exports_nothing_else("A, NONE,B"));
+  EXPECT_FALSE(lockstep::exports_nothing_else("MY_NONE,NONEXISTENT=NONE"));
+  EXPECT_FALSE(lockstep::exports_nothing_else(""));
+}

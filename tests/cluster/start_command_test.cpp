@@ -39,8 +39,8 @@ TEST(StartCommand, ssh_gets_a_line_for_a_shell_and_the_brief_on_standard_input) 
 TEST(StartCommand, srun_gets_a_step_on_one_node_and_the_brief_in_the_environment) {
   const StartCommand command = command_for(StarterKind::srun);
   EXPECT_EQ(command.argv, (Words{"srun", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
-                                 "--nodelist=n2", "--overlap", "--cpu-bind=none", "--export=ALL",
-                                 "/opt/my tools/lockstep", "agent"}));
+                                 "--nodelist=n2", "--overlap", "--cpu-bind=none", "--quiet",
+                                 "--export=ALL", "/opt/my tools/lockstep", "agent"}));
   EXPECT_EQ(command.set_environment.at("LOCKSTEP_BRIEF"), kBrief);
   EXPECT_TRUE(command.input.empty());
   EXPECT_TRUE(command.has_input) << "its end tells the agent that nobody is there any more";

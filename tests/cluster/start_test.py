@@ -3,6 +3,7 @@
 Usage: start_test.py LOCKSTEP [PYTHON-WITH-TORCH]
 """
 
+import json
 import os
 import pathlib
 import re
@@ -19,12 +20,22 @@ import unittest
 from machines import SshServers, free_port, ssh_is_possible, write_pbsdsh
 from launcher import LIMIT, Job, set_launcher, wait_until_gone
 from network import Network
+from recovery_support import WORKER, RecoveryCase
 
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)
 TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None
 DDP_SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "launch" / "ddp_tutorial.py"
 SECRET = "5ecret0f7he7est5ecret0f7he7est00"
+
+
+def parent_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def launcher_of(worker):
+    """Between the two is the keeper."""
+    return parent_of(parent_of(worker))
 
 
 class ClusterTest(unittest.TestCase):
@@ -69,6 +80,7 @@ class ClusterTest(unittest.TestCase):
     def fails(self, job, *words, code=1):
         found, _, err = job.end()
         self.assertEqual(found, code, err)
+        self.assertNotIn(SECRET, err)
         for word in words:
             self.assertIn(word, err)
         return err
@@ -205,10 +217,7 @@ class Ssh(ClusterTest):
             sleep 60
             """)
         job = self.run_on("--max-restarts", "1", "--no-python", "sh", worker)
-        worker_pid = self.pids(job, 2)[0]
-        keeper = int(pathlib.Path(f"/proc/{worker_pid}/stat").read_text().rpartition(")")[2].split()[1])
-        agent = int(pathlib.Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(agent, signal.SIGKILL)
+        os.kill(launcher_of(self.pids(job, 2)[0]), signal.SIGKILL)
         out, = self.ends_well(job)
         self.assertEqual(out.count("attempt 1"), 2)
         self.assertIn("starting it again", job.err)
@@ -217,6 +226,16 @@ class Ssh(ClusterTest):
         job = self.run_on("--store", "local", "--no-python", "sh", self.worker)
         out, = self.ends_well(job)
         self.assertEqual(out.count("at 127.0.0.1"), 2)
+
+    def test_the_heads_own_machine_may_take_part(self):
+        job = self.run_on("--no-python", "sh", self.worker, hosts="10.77.0.1,10.77.0.2")
+        out, = self.ends_well(job)
+        for rank in (0, 1):
+            self.assertIn(f"rank {rank} of 2 on node {rank} at 10.77.0.1", out)
+
+    def test_an_address_that_does_not_reach_the_head_is_not_the_only_one(self):
+        job = self.run_on("--rdzv-endpoint", "10.99.0.1:0", "--no-python", "sh", self.worker)
+        self.ends_well(job)
 
     def test_dry_run_shows_commands_and_no_secret(self):
         job = self.run_on("--dry-run", "--no-python", "true", env={"LOCKSTEP_SECRET": SECRET})
@@ -231,6 +250,60 @@ class Ssh(ClusterTest):
         self.ends_well(self.run_on(str(DDP_SCRIPT), "2", str(snapshot),
                                    env={"PYTHON_EXEC": TORCH_PYTHON}))
         self.assertTrue(snapshot.exists())
+
+
+class Local(RecoveryCase):
+    """All nodes are on this machine, each with its launcher."""
+
+    def test_a_node_that_is_lost_is_left_out_and_taken_in_again(self):
+        self.hold(10)
+        job = Job(["--starter", "local", "--hosts", "a,b", "--min-world", "1", "--rejoin-after", "1",
+                   "--run-dir", str(self.folder / "run"), WORKER, str(self.folder), "20", "0.005"])
+        self.addCleanup(job.kill)
+        self.wait_for_step(5)
+        os.kill(launcher_of(self.pids(1)[-1]), signal.SIGKILL)
+
+        def has_met_again():
+            met = [words for slot, _, words in self.lines() if slot == 1 and words[0] == "met"]
+            return len(met) > 1
+        self.wait_for("the lost node", has_met_again)
+        self.release()
+        code, _, err = job.end()
+        self.assertEqual(code, 0, err)
+        self.check_no_step_is_lost(2, 20)
+        self.assertIn("1 of 2 ranks go on (--min-world 1)", err)
+        self.assertIn("the launcher on b ended (signal 9 (SIGKILL)); starting it again in 1 s", err)
+
+
+class Agent(unittest.TestCase):
+    """What a launcher on another machine makes of what it is told."""
+
+    def told(self, text):
+        done = subprocess.run([LOCKSTEP, "agent"], input=text, capture_output=True, text=True,
+                              timeout=LIMIT)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        return done.returncode, done.stderr
+
+    def brief(self, **changes):
+        brief = {"format": 1, "version": "0.0.0", "host": "n1", "node_rank": 0, "min_nodes": 1,
+                 "max_nodes": 1, "endpoints": ["127.0.0.1:9"], "secret": SECRET, "run_id": "job",
+                 "command": "run", "arguments": ["--hosts=n1", "--no-python", "true"],
+                 "option_variables": {}, "environment": {}, "working_directory": "/", "gpus": []}
+        return json.dumps({**brief, **changes}) + "\n"
+
+    def test_junk_is_refused(self):
+        for text, words in (("", "standard input ended"), ("hello\n", "the brief is no JSON"),
+                            ("{}\n", "'format' is missing"),
+                            (self.brief(format=2), "install the same version"),
+                            (self.brief(node_rank=7), "node_rank")):
+            code, err = self.told(text)
+            self.assertNotEqual(code, 0)
+            self.assertIn(words, err)
+            self.assertNotIn(SECRET, err)
+
+    def test_another_version_is_named_with_both(self):
+        _, err = self.told(self.brief())
+        self.assertIn("and 0.0.0 where the job was started", err)
 
 
 class Pbs(ClusterTest):

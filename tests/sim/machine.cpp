@@ -124,6 +124,13 @@ void Machine::signal(int number) {
   shared_.checks.second_stop_signal(id_, static_cast<int>(spared));
 }
 
+void Machine::request_end(int number) {
+  if (!coordinator_) return;
+  with_coordinator("end request", [&](Coordinator& coordinator) {
+    return coordinator.on_end_request(number, "the job is to end", local_now());
+  });
+}
+
 void Machine::warn(std::optional<Time> time_left) {
   if (!alive() || finish_) return;
   with_agent("warning", [&](Agent& agent) {

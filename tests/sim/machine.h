@@ -42,6 +42,8 @@ class Machine {
   /// The launcher dies; its keeper ends the workers. With the power gone, nobody is told.
   void crash(bool power_lost);
   void signal(int number);
+  /// Who runs the coordinator asks for the end of the job, as the head of one does.
+  void request_end(int number);
   /// A scheduler says that the job's time ends.
   void warn(std::optional<Time> time_left);
   /// Workers in the middle of a collective fail when another one did.

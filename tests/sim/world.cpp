@@ -99,6 +99,7 @@ class World final : public NetworkUsers {
   void partition(int node);
   void crash(int node);
   void send_signals(int node);
+  void request_end(int number);
   bool anyone_left() const;
   std::string who_is_left() const;
 
@@ -256,12 +257,22 @@ void World::send_signals(int node) {
   Random& random = shared_.random;
   note(node, "signals");
   const int number = random.percent(50) ? SIGINT : SIGTERM;
+  if (node == 0 && random.percent(50)) return request_end(number);
   machine(node).signal(number);
   if (random.percent(50)) return;
   shared_.queue.after(random.between(10ms, 3s), [this, node, number] {
     note(node, "signals again");
     machine(node).signal(number);
   });
+}
+
+// Up to three times: to stop, to kill, and not to wait any longer.
+void World::request_end(int number) {
+  Random& random = shared_.random;
+  machine(0).request_end(number);
+  for (Time delay = random.between(10ms, 3s); random.percent(50); delay += 1s) {
+    shared_.queue.after(delay, [this, number] { machine(0).request_end(number); });
+  }
 }
 
 }  // namespace
