@@ -63,7 +63,9 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   if (command == "completion") {
     if (arguments.size() != 1)
       throw InvalidArgument("completion takes one shell: bash, zsh or fish");
-    std::fputs(lockstep::completion_script(arguments[0], kCommands).c_str(), stdout);
+    const std::string doctor = lockstep::doctor_option_words();
+    const std::array<lockstep::Entry, 1> more{{{"doctor", doctor}}};
+    std::fputs(lockstep::completion_script(arguments[0], kCommands, more).c_str(), stdout);
     return 0;
   }
   if (command == "man") {

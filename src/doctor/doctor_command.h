@@ -14,4 +14,7 @@ namespace lockstep {
 int doctor_command(const std::vector<std::string>& arguments, const Environment& environment,
                    const std::string& version, std::ostream& out);
 
+/// Its options for completions, with blanks between and a '=' behind those that take a value.
+std::string doctor_option_words();
+
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 
+#include "doctor/doctor_command.h"
 #include "launch/option_values.h"
 #include "lockstep/error.h"
 
@@ -139,6 +140,17 @@ DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
+std::string doctor_option_words() {
+  std::string words;
+  for (const auto& [name, flag] : flags()) {
+    if (name != "--agent") words += concat(words.empty() ? "" : " ", name);
+  }
+  for (const auto& [name, setter] : setters()) {
+    if (name != "--brief-file") words += concat(" ", name, "=");
+  }
+  return words;
+}
+
 std::string doctor_help() {
   return R"(Usage: lockstep doctor [OPTIONS]
 
@@ -175,6 +187,7 @@ Several nodes by hand (the same command on each of them; the one that the endpoi
   --json                   one JSON document on standard output
   -q, --quiet              warnings and errors only
   -v, --verbose            everything
+  -h, --help               this text
 
 Exit status: 0 without errors, 1 with some, 2 for a wrong command line.
 )";

@@ -39,7 +39,16 @@ std::string spellings(const Option& option, std::string_view separator) {
   return concat(letter, "--", option.name);
 }
 
-std::string bash_script(std::span<const Entry> commands) {
+// The cases of a shell's `case` by command, each with what it does with the command's options.
+std::string cases(std::span<const Entry> more, std::string_view before, std::string_view after) {
+  std::string text;
+  for (const Entry& command : more) {
+    text += concat("    ", command.term, ") ", before, command.text, after, " ;;\n");
+  }
+  return text;
+}
+
+std::string bash_script(std::span<const Entry> commands, std::span<const Entry> more) {
   std::string words;
   std::string launch_only;
   std::string values;      // what follows which option
@@ -77,6 +86,16 @@ _lockstep() {
   if ((COMP_CWORD == 1)); then
     _lockstep_values -W ')sh",
       names_of(commands), R"sh('
+    return
+  fi
+  word=
+  case ${COMP_WORDS[1]} in
+)sh",
+      cases(more, "word='", "'"), R"sh(    *) ;;
+  esac
+  if [[ -n $word && $cur == -* ]]; then
+    _lockstep_values -W "$word"
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
     return
   fi
   [[ ${COMP_WORDS[1]} == run || ${COMP_WORDS[1]} == launch ]] || { _lockstep_values -f; return; }
@@ -143,7 +162,7 @@ std::string zsh_specification(const Option& option) {
   return letter + specify(concat("--", option.name), "=");
 }
 
-std::string zsh_script(std::span<const Entry> commands) {
+std::string zsh_script(std::span<const Entry> commands, std::span<const Entry> more) {
   std::string text = R"sh(#compdef lockstep
 # Completion of lockstep for zsh. Put this into a folder of $fpath as _lockstep.
 _lockstep() {
@@ -174,14 +193,16 @@ _lockstep() {
       shift words
       ((CURRENT--))
       _arguments -s $options '1:script:_files' '*:::argument:_files' ;;
-    *) _files ;;
+)sh",
+                cases(more, "_alternative 'options:option:(", ")' 'files:file:_files'"),
+                R"sh(    *) _files ;;
   esac
 }
 if [[ $funcstack[1] == _lockstep ]]; then _lockstep "$@"; else compdef _lockstep lockstep; fi
 )sh");
 }
 
-std::string fish_script(std::span<const Entry> commands) {
+std::string fish_script(std::span<const Entry> commands, std::span<const Entry> more) {
   std::string text =
       "# Completion of lockstep for fish. In config.fish:  lockstep completion fish | source\n";
   for (const Entry& command : commands) {
@@ -202,20 +223,30 @@ std::string fish_script(std::span<const Entry> commands) {
     }
     text += concat(" -d ", quoted(summary(option.help), "\\'"), "\n");
   }
+  for (const Entry& command : more) {
+    for (std::string_view word : split(command.text, ' ')) {
+      const bool takes_value = word.ends_with("=");
+      if (takes_value) word.remove_suffix(1);
+      if (!word.starts_with("--")) continue;
+      text += concat("complete -c lockstep -n '__fish_seen_subcommand_from ", command.term, "' -l ",
+                     word.substr(2), takes_value ? " -r" : "", "\n");
+    }
+  }
   return text;
 }
 
 }  // namespace
 
-std::string completion_script(std::string_view shell, std::span<const Entry> commands) {
+std::string completion_script(std::string_view shell, std::span<const Entry> commands,
+                              std::span<const Entry> more) {
   if (shell == "bash") {
-    return bash_script(commands);
+    return bash_script(commands, more);
   }
   if (shell == "zsh") {
-    return zsh_script(commands);
+    return zsh_script(commands, more);
   }
   if (shell == "fish") {
-    return fish_script(commands);
+    return fish_script(commands, more);
   }
   throw InvalidArgument(concat("there is no completion for '", shell, "'; say bash, zsh or fish"));
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "doctor/doctor_command.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -56,6 +57,17 @@ TEST(DoctorOptions, help_names_every_option) {
         "--secret-file", "--insecure", "--timeout", "--all-pairs", "--hosts", "--hostfile",
         "--starter", "--ssh-options", "--prologue", "--smoke", "--smoke-program"}) {
     EXPECT_NE(doctor_help().find(name), std::string::npos) << name;
+  }
+}
+
+TEST(DoctorOptions, completions_have_every_option_of_the_help) {
+  const std::string words = doctor_option_words();
+  EXPECT_NE(words.find("--json"), std::string::npos);
+  EXPECT_NE(words.find("--hosts="), std::string::npos);
+  EXPECT_EQ(words.find("--agent"), std::string::npos);
+  std::istringstream list(words);
+  for (std::string word; list >> word;) {
+    EXPECT_NE(doctor_help().find(word.substr(0, word.find('='))), std::string::npos) << word;
   }
 }
 

@@ -61,6 +61,7 @@ class Bash(Completion):
         self.assertEqual(self.complete("lockstep", "run", "--rdzv-backend", "c"), ["c10d"])
         self.assertNotIn("--use-env", self.complete("lockstep", "run", "--"))
         self.assertIn("--use-env", self.complete("lockstep", "launch", "--"))
+        self.assertEqual(self.complete("lockstep", "doctor", "--shared"), ["--shared-dir="])
 
 
 class Fish(Completion):
@@ -78,6 +79,7 @@ class Fish(Completion):
         self.assertIn("c10d", self.complete("lockstep run --rdzv-backend c"))
         self.assertNotIn("--use-env", self.complete("lockstep run --use"))
         self.assertIn("--use-env", self.complete("lockstep launch --use"))
+        self.assertIn("--shared-dir", [each.rstrip("=") for each in self.complete("lockstep doctor --sh")])
 
 
 class Zsh(Completion):
@@ -129,6 +131,7 @@ class Zsh(Completion):
         # The "=" behind it goes when the line ends there.
         self.assertEqual(self.complete("lockstep run --rdzv-b"), ["run", "--rdzv-backend"])
         self.assertEqual(self.complete("lockstep launch --use"), ["launch", "--use-env"])
+        self.assertEqual(self.complete("lockstep doctor --js"), ["doctor", "--json"])
 
 
 if __name__ == "__main__":
