@@ -20,13 +20,17 @@ Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
       now_(now),
       gathering_since_(now),
       next_beat_(now + options.terms.beat_interval),
-      next_status_(now + options.status_interval) {}
+      next_status_(now + options.status_interval),
+      recall_until_(now + options.recall_limit) {
+  if (options.record) highest_epoch_ = options.record->epoch;
+}
 
 Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message, Time now) {
   now_ = now;
   actions_.clear();
   if (const auto* join = std::get_if<Join>(&message)) {
     handle(link, *join);
+    lose_former_host();
   } else if (Node* node = node_of(link)) {
     node->heard = now;
     std::visit(
@@ -85,6 +89,10 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     send_to_all(Beat{});
     check_silence();
   }
+  if (recalls() && now >= recall_until_) {
+    options_.record.reset();  // none of its nodes is left
+    gather();
+  }
   if (phase_ == Phase::gathering) {
     if (now >= next_status_) {
       next_status_ = now + options_.status_interval;
@@ -125,6 +133,7 @@ Time Coordinator::next_deadline() const {
     deadline = std::min(deadline, next_status_);
     deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
   }
+  if (recalls()) deadline = std::min(deadline, recall_until_);
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
   if (loss_) deadline = std::min(deadline, loss_->deadline);
@@ -144,7 +153,7 @@ std::vector<NodeInfo> Coordinator::candidates() const {
 }
 
 void Coordinator::gather() {
-  if (phase_ != Phase::gathering) return;
+  if (phase_ != Phase::gathering || recalls()) return;
   const auto count = static_cast<int>(candidates().size());
   if (count < options_.terms.min_nodes) {
     last_call_.reset();
@@ -207,6 +216,7 @@ void Coordinator::form() {
     participants_.push_back(chosen[i].id);
     send(node, Prepare{.membership = node.membership});
   }
+  ++record_version_;
 }
 
 void Coordinator::handle(Node& node, const Ready& ready) {
@@ -225,6 +235,7 @@ void Coordinator::start_if_all_are_ready() {
   const Node& first = nodes_.at(participants_.front());
   start_ = Start{epoch_, first.info.address, first.store_port};
   phase_ = Phase::running;
+  ++record_version_;
   for (const std::string& id : participants_) {
     if (Node* node = participant(id)) send(*node, start_);
   }
@@ -339,6 +350,7 @@ void Coordinator::restart_or_finish(const Ending& ending) {
 
 void Coordinator::begin_stop(const std::string& reason, int signal) {
   phase_ = Phase::stopping;
+  ++record_version_;
   loss_.reset();
   stop_deadline_ = now_ + options_.stop_limit;
   if (!ending_) actions_.push_back(Say{reason});  // an end is reported by itself
@@ -379,6 +391,7 @@ void Coordinator::finish(int code, const std::string& reason) {
     finish_.failures.back().age = now_ - failure.when;
   }
   if (code == 0) finish_.failures.clear();
+  if (record_version_ != 0) ++record_version_;  // a job that never began leaves none
   send_to_all(finish_);
 }
 
@@ -435,7 +448,9 @@ void Coordinator::check_silence() {
     if (node.link && now_ - node.heard > options_.terms.beat_limit) {
       lost.emplace_back(
           id, concat("nothing was heard of it for ", whole_seconds(now_ - node.heard), " s"));
-    } else if (!node.link && now_ - node.disconnected > options_.reconnect_limit) {
+    } else if (!node.link &&
+               now_ - node.disconnected >
+                   (node.is_recalled ? options_.recall_limit : options_.reconnect_limit)) {
       lost.emplace_back(id, node.disconnect_reason);
     }
   }

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "launch/coordinator_record.h"
 #include "launch/messages.h"
 
 namespace lockstep {
@@ -26,6 +27,11 @@ struct CoordinatorOptions {
   Time rejoin_after = std::chrono::seconds(30);  // until a place that is left out is tried again
   Time status_interval = std::chrono::seconds(5);
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
+  // What a coordinator of this job before this one has left, whether the process is gone in which
+  // that ran, and how long its nodes have to come here.
+  std::optional<CoordinatorRecord> record = {};
+  bool former_host_is_gone = false;
+  Time recall_limit = std::chrono::seconds(5);
 };
 
 struct SendTo {
@@ -90,6 +96,13 @@ class Coordinator {
 
   /// How the job ended, once it is finished.
   const Finish& outcome() const { return finish_; }
+  /// For a coordinator that may have to go on here, and a number that grows whenever it has
+  /// changed; 0: there is none yet.
+  CoordinatorRecord record() const;
+  std::uint64_t record_version() const { return record_version_; }
+
+  /// Whether the nodes of an earlier coordinator's record are awaited before an epoch is formed.
+  bool recalls() const { return options_.record.has_value(); }
 
   /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
   std::string status(Time now) const;
@@ -100,6 +113,7 @@ class Coordinator {
     std::optional<LinkId> link;
     bool hosts_coordinator = false;
     bool leaving = false;
+    bool is_recalled = false;  // of a record, and has not come yet
     Time joined{0};
     Time heard{0};
     Time disconnected{0};  // since when, where it has no link
@@ -175,6 +189,11 @@ class Coordinator {
   void lose_who_is_back(Node& node, const Join& join);
   void catch_up_reforming(Node& node, const Join& join);
 
+  // After a coordinator that is gone (coordinator_recall.cpp).
+  void recall_if_of_record(const Join& join);
+  void recall(const CoordinatorRecord& record);
+  void lose_former_host();
+
   /// False: it cannot be done, and why has been said where that is of interest.
   bool survive(const Node& node, const WorkerFailed& failed);
   bool replace_in_place(const Ending& ending, const std::vector<int>& lost, Time when);
@@ -249,6 +268,9 @@ class Coordinator {
   Time next_status_{0};
   Time done_at_{0};
   int end_requests_ = 0;
+  Time recall_until_{0};
+  std::string former_host_;  // that is to be lost
+  std::uint64_t record_version_ = 0;
   bool done_ = false;
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;

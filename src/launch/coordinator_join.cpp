@@ -14,6 +14,7 @@ std::string seconds_text(Time time) {
 }  // namespace
 
 void Coordinator::handle(LinkId link, const Join& join) {
+  recall_if_of_record(join);
   const auto known = nodes_.find(join.node.id);
   if (known == nodes_.end()) {
     if (phase_ == Phase::finished && join.epoch != 0 && join.terms == options_.terms) {
@@ -132,6 +133,7 @@ void Coordinator::attach(Node& node, LinkId link) {
     actions_.push_back(CloseLink{*node.link});
   }
   node.link = link;
+  node.is_recalled = false;
   node.heard = now_;
   links_[link] = node.info.id;
 }

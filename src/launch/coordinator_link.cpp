@@ -1,6 +1,7 @@
 #include "launch/coordinator_link.h"
 
 #include "launch/clock_skew.h"
+#include "launch/coordinator_log.h"
 #include "launch/listen.h"
 #include "launch/port_owner.h"
 #include "launch/stream_message.h"
@@ -12,16 +13,19 @@ namespace {
 class LocalLink : public CoordinatorLink {
  public:
   LocalLink(EventLoop& loop, const CoordinatorOptions& options,
-            std::optional<CoordinatorShell::Remote> remote, Callbacks callbacks)
+            std::optional<CoordinatorShell::Remote> remote, std::unique_ptr<CoordinatorLog> log,
+            Callbacks callbacks)
       : loop_(loop),
         callbacks_(std::move(callbacks)),
+        log_(std::move(log)),
         shell_(loop, options, std::move(remote),
                {.to_local_agent = callbacks_.message,
                 .local_agent_closed = callbacks_.disconnected,
                 .say = callbacks_.say,
                 .done = callbacks_.idle,
                 .open_store = callbacks_.open_store,
-                .connect_store = callbacks_.connect_store}) {}
+                .connect_store = callbacks_.connect_store,
+                .keep_record = record_keeper()}) {}
 
   ~LocalLink() override { loop_.cancel(connecting_); }
 
@@ -37,8 +41,24 @@ class LocalLink : public CoordinatorLink {
   bool over() const override { return shell_.done(); }
 
  private:
+  std::function<void(const CoordinatorRecord&, std::function<void()>)> record_keeper() {
+    if (!log_) return {};
+    return [this](const CoordinatorRecord& record, const std::function<void()>& kept) {
+      try {
+        if (log_) log_->append(record);
+      } catch (const SystemError& error) {
+        // A full disk is no reason to stop a job.
+        callbacks_.say(concat(error.what(), "; a coordinator that is started again will not know ",
+                              "where the job stands"));
+        log_.reset();
+      }
+      kept();
+    };
+  }
+
   EventLoop& loop_;
   Callbacks callbacks_;
+  std::unique_ptr<CoordinatorLog> log_;
   CoordinatorShell shell_;
   EventLoop::TimerId connecting_{};
 };
@@ -106,6 +126,15 @@ bool may_be_launcher(int port) {
   return !owner || owner->pid == 0 || owner->command.find("lockstep") != std::string::npos;
 }
 
+// What this launcher's predecessor left there, the coordinator goes on from.
+std::unique_ptr<CoordinatorLog> open_log(JobPlan& plan) {
+  if (plan.coordinator_log.empty()) return nullptr;
+  auto log = std::make_unique<CoordinatorLog>(plan.coordinator_log, plan.options.rdzv_id);
+  plan.coordinator.record = log->last();
+  plan.coordinator.former_host_is_gone = true;
+  return log;
+}
+
 }  // namespace
 
 std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
@@ -113,7 +142,8 @@ std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan&
   if (plan.agent.hosts_coordinator) {
     try {
       auto remote = listen_for_nodes(plan);
-      return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote),
+      auto log = open_log(plan);
+      return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote), std::move(log),
                                          std::move(callbacks));
     } catch (const SystemError& error) {
       if (!plan.meeting.guessed || !may_be_launcher(plan.meeting.endpoint.port)) throw;

@@ -59,6 +59,7 @@ void Coordinator::settle() {
   deaths_.clear();
   failures_.clear();
   for (const auto& [rank, its_step] : goes_on_) absences_.erase(rank);
+  ++record_version_;
   const Recovered recovered{.epoch = epoch_, .step = step, .since_loss = now_ - lost_since_};
   actions_.push_back(Say{concat(count_of_those_in(), " go on after step ", step, " (",
                                 was_loss_ ? "" : "they stood still for ",
@@ -200,6 +201,7 @@ void Coordinator::say_not_in_place(const std::string& reason) {
 void Coordinator::reform(const Ending& ending, const Filling& filling) {
   phase_ = Phase::preparing;
   epoch_ = ++highest_epoch_;
+  ++record_version_;
   carries_over_ = true;
   settled_ = false;
   cause_ = ending;

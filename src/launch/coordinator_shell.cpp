@@ -12,6 +12,13 @@ namespace {
 // LinkServer counts from 1.
 constexpr LinkId kLocalLink = 0;
 
+// Signs of life are true whatever is decided.
+bool may_wait(const CoordinatorAction& action) {
+  const auto* to = std::get_if<SendTo>(&action);
+  if (to == nullptr) return !std::holds_alternative<Say>(action);
+  return !std::holds_alternative<Beat>(to->message) && !std::holds_alternative<Status>(to->message);
+}
+
 }  // namespace
 
 Time monotonic_now() {
@@ -166,25 +173,50 @@ void CoordinatorShell::pass_signal(const PassSignal& signal) {
 }
 
 void CoordinatorShell::perform(Coordinator::Actions actions) {
+  keep_record();
   for (CoordinatorAction& action : actions) {
-    if (const auto* to = std::get_if<SendTo>(&action)) {
-      send(to->link, to->message);
-    } else if (const auto* closed = std::get_if<CloseLink>(&action)) {
-      if (closed->link != kLocalLink) {
-        close(closed->link);
-        continue;
-      }
-      loop_.after({}, [this, alive = alive_] {
-        if (*alive) callbacks_.local_agent_closed("the coordinator closed the connection");
-      });
-    } else if (const auto* say = std::get_if<Say>(&action)) {
-      callbacks_.say(say->text);
+    if (unkept_epochs_ > 0 && may_wait(action)) {
+      held_.push_back(std::move(action));
     } else {
-      done_ = true;
-      callbacks_.done();
+      carry_out(action);
     }
   }
   set_timer();
+}
+
+void CoordinatorShell::keep_record() {
+  if (!callbacks_.keep_record || coordinator_.record_version() == kept_version_) return;
+  kept_version_ = coordinator_.record_version();
+  const bool is_new = std::exchange(kept_epoch_, coordinator_.epoch()) != coordinator_.epoch();
+  if (is_new) ++unkept_epochs_;
+  callbacks_.keep_record(coordinator_.record(), [this, is_new, alive = alive_] {
+    if (*alive && is_new && --unkept_epochs_ == 0) on_kept();
+  });
+  // The end of a job waits for nobody.
+  if (coordinator_.phase() == Coordinator::Phase::finished && unkept_epochs_ > 0) {
+    unkept_epochs_ = 0;
+    on_kept();
+  }
+}
+
+void CoordinatorShell::on_kept() {
+  for (const CoordinatorAction& action : std::exchange(held_, {})) carry_out(action);
+}
+
+void CoordinatorShell::carry_out(const CoordinatorAction& action) {
+  if (const auto* to = std::get_if<SendTo>(&action)) {
+    send(to->link, to->message);
+  } else if (const auto* closed = std::get_if<CloseLink>(&action)) {
+    if (closed->link != kLocalLink) return close(closed->link);
+    loop_.after({}, [this, alive = alive_] {
+      if (*alive) callbacks_.local_agent_closed("the coordinator closed the connection");
+    });
+  } else if (const auto* say = std::get_if<Say>(&action)) {
+    callbacks_.say(say->text);
+  } else {
+    done_ = true;
+    callbacks_.done();
+  }
 }
 
 void CoordinatorShell::send(LinkId link, const Message& message) {

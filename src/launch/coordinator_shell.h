@@ -32,6 +32,9 @@ class CoordinatorShell {
     std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
     /// A node asks to take part, for the first time or again. May be unset.
     std::function<void(const NodeInfo&)> asks_to_join = {};
+    /// Keeps a record for a coordinator after this one, and says when it is kept. Until then no
+    /// node is told of a new epoch, so that no other coordinator can take its number. May be unset.
+    std::function<void(const CoordinatorRecord&, std::function<void()> kept)> keep_record = {};
   };
 
   /// Nodes that connect from elsewhere; unset for a job on one node.
@@ -82,6 +85,9 @@ class CoordinatorShell {
   void refuse(LinkServer::Id id, const std::string& reason);
   void close(LinkServer::Id id);
   void perform(Coordinator::Actions actions);
+  void keep_record();
+  void on_kept();
+  void carry_out(const CoordinatorAction& action);
   void send(LinkId link, const Message& message);
   void set_timer();
 
@@ -94,6 +100,10 @@ class CoordinatorShell {
   std::set<std::string> clocks_told_;  // hosts whose clocks are wrong
   StackCollection stacks_;
   EventLoop::TimerId timer_{};
+  std::uint64_t kept_version_ = 0;  // of the coordinator's record
+  Epoch kept_epoch_ = 0;
+  int unkept_epochs_ = 0;                // whose record is not kept yet
+  std::vector<CoordinatorAction> held_;  // until it is
   bool done_ = false;
   // Posted calls outlive this object; they look here first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -27,12 +27,13 @@ struct JobPlan {
   std::string secret;  // empty: one node, or --insecure
   AgentOptions agent;
   CoordinatorOptions coordinator;
-  std::string store_address;  // numeric, where this node's store would listen
-  int store_port = 0;         // 0: any free one
-  bool share_store = true;    // workers use our store; otherwise rank 0 makes its own
-  std::string master_addr;    // what workers are told instead of node 0's address; empty: that
-  std::vector<CpuSet> cpus;   // by local rank; empty: not bound
-  std::string interface;      // the network that Gloo and NCCL are told to use; empty: they choose
+  std::string coordinator_log;  // where a coordinator here keeps its records; empty: nowhere
+  std::string store_address;    // numeric, where this node's store would listen
+  int store_port = 0;           // 0: any free one
+  bool share_store = true;      // workers use our store; otherwise rank 0 makes its own
+  std::string master_addr;      // what workers are told instead of node 0's address; empty: that
+  std::vector<CpuSet> cpus;     // by local rank; empty: not bound
+  std::string interface;  // the network that Gloo and NCCL are told to use; empty: they choose
 };
 
 /// Throws InvalidArgument for what cannot work, before anything has happened. May wait for DNS.

@@ -34,6 +34,10 @@ int run_job(JobPlan& plan, Console& console, const RunJobOptions& how) {
   RunDirectory directory(
       {.path = plan.options.run_dir, .run_id = plan.options.rdzv_id, .host = plan.host},
       plan.environment);
+  // What a temporary folder holds, nobody can name when he starts the job again.
+  if (!plan.one_node && plan.options.run_dir) {
+    plan.coordinator_log = directory.path() + "/coordinator.log";
+  }
   LogPump pump;
   EventLog events({.path = directory.events_path(),
                    .host = plan.host,

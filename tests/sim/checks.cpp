@@ -1,6 +1,7 @@
 #include "sim/checks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/error.h"
 
@@ -52,6 +53,7 @@ Tally& Tally::operator+=(const Tally& other) {
   reseated += other.reseated;
   rejoined_at_work += other.rejoined_at_work;
   coordinators += other.coordinators;
+  recalled += other.recalled;
   succeeded += other.succeeded;
   failed += other.failed;
   refused += other.refused;
@@ -61,15 +63,61 @@ Tally& Tally::operator+=(const Tally& other) {
 
 // ---- the coordinator ----
 
-void Checks::coordinator_started(int life, Time local_now) {
+void Checks::coordinator_started(int life, const std::optional<CoordinatorRecord>& record,
+                                 Time local_now) {
   life_ = life;
-  told_epoch_ = last_epoch_ = 0;
+  record_ = record;
+  last_epoch_ = 0;
+  told_epoch_ = record ? record->epoch : 0;
   told_restarts_ = 0;
   gathering_since_ = local_now;
   finish_.reset();
   warnings_ = {};
   told_.clear();
   ++tally_.coordinators;
+}
+
+Checks::CoordinatorView Checks::recalled(const CoordinatorView& before,
+                                         const CoordinatorView& after, const Message* message,
+                                         Time local_now) {
+  const auto* join = message == nullptr ? nullptr : std::get_if<Join>(message);
+  recalled_now_ = false;
+  if (!before.recalls || after.recalls || join == nullptr) return before;
+  const CoordinatorRecord record = *std::exchange(record_, std::nullopt);
+  told_restarts_ = std::max(told_restarts_, record.restarts);
+  if (join->epoch > record.epoch) return before;
+  recalled_now_ = true;
+  take_over_epoch(record.epoch);
+  last_epoch_ = record.epoch;
+  last_epoch_since_ = local_now;
+  ++tally_.recalled;
+  using Recorded = CoordinatorRecord::Phase;
+  CoordinatorView view = before;
+  view.phase = record.phase == Recorded::preparing ? Phase::preparing
+               : record.phase == Recorded::running ? Phase::running
+                                                   : Phase::stopping;
+  view.epoch = record.epoch;
+  view.restarts = record.restarts;
+  view.replacements = record.replacements;
+  view.at_work =
+      view.phase == Phase::running || (view.phase == Phase::preparing && record.carries_over);
+  return view;
+}
+
+// What the coordinator before has formed is this one's.
+void Checks::take_over_epoch(Epoch epoch) {
+  int former = 0;
+  for (const auto& [key, formed] : formed_) {
+    if (key.second == epoch) former = std::max(former, key.first);
+  }
+  require(former != 0, "a record tells of epoch ", epoch, ", which nobody has formed");
+  auto formed = formed_.extract({former, epoch});
+  formed.key().first = life_;
+  formed_.insert(std::move(formed));
+  if (cost_restart_.contains({former, epoch})) cost_restart_.emplace(life_, epoch);
+  for (auto& [id, life] : started_under_) {
+    if (life == former) life = life_;
+  }
 }
 
 void Checks::coordinator_heard(const Message& message, const CoordinatorView& before,
@@ -91,7 +139,9 @@ void Checks::coordinator_heard(const Message& message, const CoordinatorView& be
       std::holds_alternative<CannotReform>(message) ||
       (join != nullptr && !join->failures.empty() && join->epoch == before.epoch &&
        (join->phase == NodePhase::running || join->phase == NodePhase::reforming));
-  if (of_worker && before.at_work && !after.at_work) cost_restart(before, after);
+  // In the event in which a coordinator goes on, the loss of its former node may be the reason.
+  const bool is_reason = !recalled_now_ || after.restarts > before.restarts;
+  if (of_worker && before.at_work && !after.at_work && is_reason) cost_restart(before, after);
   const auto* failed = std::get_if<WorkerFailed>(&message);
   if (failed != nullptr && failed->code == 75 && failed->epoch == before.epoch && before.at_work) {
     current(before.epoch).is_last = true;
@@ -264,7 +314,7 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   const Membership& membership = prepare.membership;
   require(membership.epoch > last_epoch_, "epoch ", membership.epoch, " after ", last_epoch_);
   require(membership.epoch > told_epoch_, "epoch ", membership.epoch,
-          " although a node has told of epoch ", told_epoch_);
+          " although a node or a record has told of epoch ", told_epoch_);
   const auto nodes = membership.nodes.size();
   bool may_be_smaller = false;  // without a last call
   if (last_epoch_ != 0) {
@@ -336,8 +386,13 @@ void Checks::agent_moved(const std::string& id, const AgentView& before, const A
 }
 
 void Checks::store_opened(const std::string& id, Epoch epoch, int port) {
-  const auto found = formed_.find({life_, epoch});
-  if (found != formed_.end()) found->second.store_ports[id] = port;
+  // Of an epoch that the next coordinator has not taken over yet, it is the one before's.
+  const bool is_of_record = record_ && record_->epoch == epoch;
+  for (auto& [key, formed] : formed_) {
+    if (key.second == epoch && (key.first == life_ || is_of_record)) {
+      formed.store_ports[id] = port;
+    }
+  }
 }
 
 void Checks::workers_started(const WorkersStart& node, const StartWorkers& start) {

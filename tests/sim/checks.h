@@ -32,6 +32,7 @@ struct Tally {
   int reseated = 0;          // nodes that came in place of lost ones, while others went on
   int rejoined_at_work = 0;  // connected again with its workers running
   int coordinators = 0;
+  int recalled = 0;   // of those, went on where the one before stood
   int succeeded = 0;  // jobs
   int failed = 0;
   int refused = 0;
@@ -56,6 +57,7 @@ class Checks {
     bool at_work = false;  // there are workers, and they are not being stopped
     bool holds_loss = false;
     int left_out = 0;  // of nodes that are there
+    bool recalls = false;
 
     explicit CoordinatorView(const Coordinator& coordinator)
         : phase(coordinator.phase()),
@@ -64,10 +66,17 @@ class Checks {
           replacements(coordinator.replacements()),
           at_work(phase == Coordinator::Phase::running || coordinator.is_reforming()),
           holds_loss(coordinator.holds_loss()),
-          left_out(coordinator.left_out_with_node()) {}
+          left_out(coordinator.left_out_with_node()),
+          recalls(coordinator.recalls()) {}
     bool operator==(const CoordinatorView&) const = default;
   };
-  void coordinator_started(int life, Time local_now);
+  /// `record` is what it was given of the one before.
+  void coordinator_started(int life, const std::optional<CoordinatorRecord>& record,
+                           Time local_now);
+  /// What the coordinator was before an event in which it began to go on from its record: as the
+  /// record says. Else it is `before`.
+  CoordinatorView recalled(const CoordinatorView& before, const CoordinatorView& after,
+                           const Message* message, Time local_now);
   void coordinator_heard(const Message& message, const CoordinatorView& before,
                          const CoordinatorView& after);
   void coordinator_acted(const CoordinatorView& before, const CoordinatorView& after,
@@ -136,6 +145,7 @@ class Checks {
   };
 
   Formed& current(Epoch epoch);
+  void take_over_epoch(Epoch epoch);
   void cost_restart(const CoordinatorView& before, const CoordinatorView& after);
   void check_membership(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
@@ -148,6 +158,8 @@ class Checks {
 
   const Scenario& scenario_;
   int life_ = 0;
+  std::optional<CoordinatorRecord> record_;  // that nobody has asked for yet
+  bool recalled_now_ = false;                // in this event
   Epoch told_epoch_ = 0;
   int told_restarts_ = 0;
   Epoch last_epoch_ = 0;  // of this life

@@ -68,15 +68,34 @@ void Machine::start_process() {
     options.terms.run_id = "another";
   }
   if (index_ == 0) {
-    coordinator_done_ = false;
-    ids_by_link_.clear();
-    coordinator_.emplace(shared_.scenario.coordinator, local_now());
-    shared_.checks.coordinator_started(life_, local_now());
-    arm_coordinator();
+    start_coordinator();
   }
   heard_ = local_now();
   agent_.emplace(options, local_now());
   with_agent("start", [](Agent& agent) { return agent.start(); });
+}
+
+void Machine::start_coordinator() {
+  coordinator_done_ = false;
+  ids_by_link_.clear();
+  CoordinatorOptions options = shared_.scenario.coordinator;
+  if (shared_.scenario.keeps_log) {
+    // As it is read again: what the text does not hold is lost.
+    if (log_) options.record = coordinator_record_from_json(to_json(*log_));
+    options.former_host_is_gone = true;
+  }
+  coordinator_.emplace(options, local_now());
+  logged_version_ = 0;
+  shared_.checks.coordinator_started(life_, options.record, local_now());
+  arm_coordinator();
+}
+
+// Before anybody is told.
+void Machine::write_log() {
+  if (!shared_.scenario.keeps_log || coordinator_->record_version() == logged_version_) return;
+  logged_version_ = coordinator_->record_version();
+  log_ = coordinator_->record();
+  if (log_->phase == CoordinatorRecord::Phase::finished) log_.reset();
 }
 
 void Machine::crash(bool power_lost) {
@@ -232,9 +251,11 @@ template <typename Call>
 void Machine::with_coordinator(const char* what, Call call, const Message* message) {
   if (!coordinator_) return;
   shared_.trace.note(shared_.queue.now(), "coordinator", what);
-  const Checks::CoordinatorView before(*coordinator_);
+  Checks::CoordinatorView before(*coordinator_);
   const Coordinator::Actions actions = call(*coordinator_);
   const Checks::CoordinatorView after(*coordinator_);
+  before = shared_.checks.recalled(before, after, message, local_now());
+  write_log();
   if (message != nullptr) shared_.checks.coordinator_heard(*message, before, after);
   for (const CoordinatorAction& action : actions) {
     if (const auto* say = std::get_if<Say>(&action)) shared_.checks.coordinator_said(say->text);

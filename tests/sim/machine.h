@@ -116,6 +116,8 @@ class Machine {
   void end_leftovers(bool gently);
   void arm_agent();
   void arm_coordinator();
+  void start_coordinator();
+  void write_log();
   void check();
   void count_processes();
   void exit_if_done();
@@ -129,6 +131,9 @@ class Machine {
   std::optional<Agent> agent_;
   std::optional<Coordinator> coordinator_;
   bool coordinator_done_ = false;
+  // What its coordinator has written to the disk, which outlives the process.
+  std::optional<CoordinatorRecord> log_;
+  std::uint64_t logged_version_ = 0;
   std::optional<Finish> finish_;
   std::optional<LinkId> link_;
   std::uint64_t attempt_ = 0;

@@ -92,12 +92,13 @@ int run(const Options& options) {
   }
   std::printf(
       "%llu seeds, %llu events: %d epochs, %d restarts, %d recoveries, %d places left out, %d "
-      "filled again, %d nodes taken in,\n%d coordinators, %d joins of nodes at work, "
+      "filled again, %d nodes taken in,\n%d coordinators (%d went on from a record), %d joins of "
+      "nodes at work, "
       "%d jobs succeeded, %d failed, %d nodes refused, %d warned\n",
       static_cast<unsigned long long>(options.count), static_cast<unsigned long long>(events),
       tally.epochs, tally.restarts, tally.recoveries, tally.left_out, tally.rejoined,
-      tally.reseated, tally.coordinators, tally.rejoined_at_work, tally.succeeded, tally.failed,
-      tally.refused, tally.warned);
+      tally.reseated, tally.coordinators, tally.recalled, tally.rejoined_at_work, tally.succeeded,
+      tally.failed, tally.refused, tally.warned);
   if (options.planted.empty()) return 0;
   std::printf("all rules held, although a bug was planted\n");
   return 1;

@@ -140,6 +140,7 @@ Scenario make_scenario(std::uint64_t seed) {
   choose_shrinking(scenario, random);
   if (random.percent(10)) scenario.warning = random.between(1s, 60s);
   scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
+  scenario.keeps_log = random.percent(50);
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
   const CoordinatorOptions& coordinator = scenario.coordinator;
@@ -155,14 +156,14 @@ Scenario make_scenario(std::uint64_t seed) {
 std::string Scenario::describe() const {
   std::string text = concat(
       "nodes ", terms.min_nodes, ":", terms.max_nodes, " of ", nodes.size(),
-      terms.local_store ? ", local store" : "", ", max_restarts ", terms.max_restarts,
-      ", join_timeout ", seconds(coordinator.join_timeout), " s, last_call ",
-      seconds(coordinator.last_call), " s, grace ", seconds(agent.grace), " s, stop_limit ",
-      seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work), " s of work, some ",
-      seconds(uneven), " s more, ", failing_percent, " % fail (", resume_percent,
-      " % of them with 75", contagious ? ", others follow" : "", "), ", ignoring_percent,
-      " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ", stuck_percent,
-      " % cannot be killed, ", broken_percent, " % of stores fail",
+      terms.local_store ? ", local store" : "", keeps_log ? ", the coordinator keeps a log" : "",
+      ", max_restarts ", terms.max_restarts, ", join_timeout ", seconds(coordinator.join_timeout),
+      " s, last_call ", seconds(coordinator.last_call), " s, grace ", seconds(agent.grace),
+      " s, stop_limit ", seconds(coordinator.stop_limit), " s\nworkers: ", seconds(work),
+      " s of work, some ", seconds(uneven), " s more, ", failing_percent, " % fail (",
+      resume_percent, " % of them with 75", contagious ? ", others follow" : "", "), ",
+      ignoring_percent, " % ignore SIGTERM, ", grandchild_percent, " % leave processes, ",
+      stuck_percent, " % cannot be killed, ", broken_percent, " % of stores fail",
       trains ? concat("; they train ", steps, " steps, up to ", terms.max_replacements,
                       " are replaced, ", spares, " spares, at least ", terms.min_world,
                       " go on, those that are left out are tried again after ",

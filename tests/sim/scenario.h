@@ -58,6 +58,8 @@ struct Scenario {
   Time latest_start{0};         // of training, after all have met for the first time
   int unstartable_percent = 0;  // of workers that join others
 
+  bool keeps_log = false;  // a coordinator that is started again goes on from its record
+
   Time fault_gap{0};            // between faults on average; 0: none
   int losing_percent = 0;       // of messages that matter, each with its connection
   int repeating_percent = 0;    // likewise, an older one after them

@@ -183,8 +183,9 @@ void World::cause_fault() {
     return;
   }
   const int kind = random.between(1, 100);
-  if (node == 0 && random.percent(60)) return;  // it takes the coordinator with it
-  if (kind <= 10) return crash(node);
+  // It takes the coordinator with it.
+  if (node == 0 && random.percent(scenario_.keeps_log ? 30 : 60)) return;
+  if (kind <= (node == 0 && scenario_.keeps_log ? 40 : 10)) return crash(node);
   if (kind <= 12) return send_signals(node);
   if (node == 0) return;  // its connection does not leave the process
   if (kind <= 40) {
@@ -247,7 +248,9 @@ void World::crash(int node) {
   machine.crash(/*power_lost=*/random.percent(30));
   if (random.percent(15)) return;
   ++starts_ahead_;
-  shared_.queue.after(random.between(300ms, 20s), [this, &machine] {
+  // A coordinator that is back soon finds workers that live.
+  const bool is_soon = node == 0 && scenario_.keeps_log && random.percent(70);
+  shared_.queue.after(random.between(300ms, is_soon ? 4s : 20s), [this, &machine] {
     --starts_ahead_;
     machine.start_process();
   });
