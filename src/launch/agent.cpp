@@ -28,6 +28,15 @@ Agent::Actions Agent::start() {
 
 // ---- the connection ----
 
+void Agent::set_coordinator(const std::string& where, bool here) {
+  options_.coordinator = where;
+  options_.hosts_coordinator = here;
+}
+
+Time Agent::apart_limit() const {
+  return options_.apart_limit == Time(0) ? options_.terms.beat_limit : options_.apart_limit;
+}
+
 Agent::Actions Agent::on_connected(Time now) {
   now_ = heard_ = now;
   connected_ = true;
@@ -114,8 +123,7 @@ Agent::Actions Agent::on_time(Time now) {
 void Agent::lost_touch() {
   const Time apart = now_ - apart_since_;
   const bool had_epoch = membership_.epoch != 0;
-  if (apart > options_.terms.beat_limit && phase_ != NodePhase::idle &&
-      phase_ != NodePhase::stopping) {
+  if (apart > apart_limit() && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
     actions_.push_back(AgentSays{concat("lost the coordinator at ", options_.coordinator, " (",
                                         apart_reason_, "): stopping this node's workers")});
     begin_stop(SIGTERM);
@@ -124,7 +132,7 @@ void Agent::lost_touch() {
   const bool may_return =
       options_.coordinator_may_return &&
       (options_.terms.elastic() || options_.terms.max_restarts > 0 || options_.terms.min_world > 0);
-  const Time limit = had_epoch && !may_return ? options_.terms.beat_limit : options_.join_timeout;
+  const Time limit = had_epoch && !may_return ? apart_limit() : options_.join_timeout;
   if (apart > limit) {
     ending_ = Finish{.code = 1,
                      .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",

@@ -14,8 +14,10 @@ struct AgentOptions {
   NodeInfo self;
   JobTerms terms;
   bool hosts_coordinator = false;
-  std::string coordinator;                // where it is, for people
-  bool coordinator_may_return = true;     // somebody may start one again when it is gone
+  std::string coordinator;             // where it is, for people
+  bool coordinator_may_return = true;  // somebody may start one again when it is gone
+  // Without a word of it the node stops its workers after this; 0: after the terms' beat_limit.
+  Time apart_limit{0};
   Time grace = std::chrono::seconds(30);  // from the first signal to SIGKILL, on every path
   Time join_timeout = std::chrono::seconds(600);
   Time retry_interval = std::chrono::milliseconds(500);
@@ -112,6 +114,9 @@ class Agent {
   /// Call once, first.
   Actions start();
 
+  /// Before a connection to another coordinator than before: in the same process, or elsewhere.
+  void set_coordinator(const std::string& where, bool here);
+
   Actions on_connected(Time now);
   Actions on_disconnected(const std::string& reason, Time now);
   Actions on_message(const Message& message, Time now);
@@ -187,6 +192,7 @@ class Agent {
   void finish(const Finish& finish);
   void leave(int signal, const std::string& reason);
   void lost_touch();
+  Time apart_limit() const;
   /// Whether the end is decided, and nothing more is to be heard about it.
   bool goes() const { return done_ || (ending_ && !awaits_end_); }
   bool opens_store() const { return membership_.group_rank == 0 || options_.terms.local_store; }

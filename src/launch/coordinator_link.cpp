@@ -1,7 +1,9 @@
 #include "launch/coordinator_link.h"
 
 #include "launch/clock_skew.h"
+#include "launch/coordinator_link_parts.h"
 #include "launch/coordinator_log.h"
+#include "launch/etcd_link.h"
 #include "launch/listen.h"
 #include "launch/port_owner.h"
 #include "launch/stream_message.h"
@@ -13,11 +15,10 @@ namespace {
 class LocalLink : public CoordinatorLink {
  public:
   LocalLink(EventLoop& loop, const CoordinatorOptions& options,
-            std::optional<CoordinatorShell::Remote> remote, std::unique_ptr<CoordinatorLog> log,
+            std::optional<CoordinatorShell::Remote> remote, RecordKeeper keeper,
             Callbacks callbacks)
       : loop_(loop),
         callbacks_(std::move(callbacks)),
-        log_(std::move(log)),
         shell_(loop, options, std::move(remote),
                {.to_local_agent = callbacks_.message,
                 .local_agent_closed = callbacks_.disconnected,
@@ -25,7 +26,7 @@ class LocalLink : public CoordinatorLink {
                 .done = callbacks_.idle,
                 .open_store = callbacks_.open_store,
                 .connect_store = callbacks_.connect_store,
-                .keep_record = record_keeper()}) {}
+                .keep_record = std::move(keeper)}) {}
 
   ~LocalLink() override { loop_.cancel(connecting_); }
 
@@ -38,27 +39,11 @@ class LocalLink : public CoordinatorLink {
     LOCKSTEP_CHECK(false, "the store is in this process");
   }
   std::size_t queued_bytes() const override { return 0; }
-  bool over() const override { return shell_.done(); }
+  bool over() override { return shell_.done(); }
 
  private:
-  std::function<void(const CoordinatorRecord&, std::function<void()>)> record_keeper() {
-    if (!log_) return {};
-    return [this](const CoordinatorRecord& record, const std::function<void()>& kept) {
-      try {
-        if (log_) log_->append(record);
-      } catch (const SystemError& error) {
-        // A full disk is no reason to stop a job.
-        callbacks_.say(concat(error.what(), "; a coordinator that is started again will not know ",
-                              "where the job stands"));
-        log_.reset();
-      }
-      kept();
-    };
-  }
-
   EventLoop& loop_;
   Callbacks callbacks_;
-  std::unique_ptr<CoordinatorLog> log_;
   CoordinatorShell shell_;
   EventLoop::TimerId connecting_{};
 };
@@ -89,7 +74,7 @@ class RemoteLink : public CoordinatorLink {
     if (client_) client_->send(message);
   }
   std::size_t queued_bytes() const override { return client_ ? client_->queued_bytes() : 0; }
-  bool over() const override { return queued_bytes() == 0; }
+  bool over() override { return queued_bytes() == 0; }
 
  private:
   void receive(const std::string& text) {
@@ -113,7 +98,7 @@ class RemoteLink : public CoordinatorLink {
 std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   if (plan.one_node) return std::nullopt;
   CoordinatorShell::Remote remote{.listener = listen_everywhere(plan.meeting.endpoint.port),
-                                  .options = {.secret = plan.secret, .run_id = kLinkProtocol}};
+                                  .options = link_server_options(plan)};
   plan.meeting.endpoint.port = port_of(remote.listener);
   plan.agent.coordinator = plan.meeting.endpoint.to_string();
   return remote;
@@ -126,36 +111,72 @@ bool may_be_launcher(int port) {
   return !owner || owner->pid == 0 || owner->command.find("lockstep") != std::string::npos;
 }
 
-// What this launcher's predecessor left there, the coordinator goes on from.
-std::unique_ptr<CoordinatorLog> open_log(JobPlan& plan) {
-  if (plan.coordinator_log.empty()) return nullptr;
-  auto log = std::make_unique<CoordinatorLog>(plan.coordinator_log, plan.options.rdzv_id);
+// What this launcher's predecessor left there, the coordinator goes on from. A full disk is no
+// reason to stop a job.
+RecordKeeper keep_in_log(JobPlan& plan, std::function<void(const std::string&)> say) {
+  if (plan.coordinator_log.empty()) return {};
+  const auto warn = [say = std::move(say)](const SystemError& error) {
+    say(concat(error.what(), "; a coordinator that is started again will not know where the job ",
+               "stands"));
+  };
+  std::shared_ptr<CoordinatorLog> log;
+  try {
+    log = std::make_shared<CoordinatorLog>(plan.coordinator_log, plan.options.rdzv_id);
+  } catch (const SystemError& error) {
+    warn(error);
+    return {};
+  }
   plan.coordinator.record = log->last();
   plan.coordinator.former_host_is_gone = true;
-  return log;
+  return [log, warn](const CoordinatorRecord& record, const std::function<void()>& kept) mutable {
+    try {
+      if (log) log->append(record);
+    } catch (const SystemError& error) {
+      warn(error);
+      log.reset();
+    }
+    kept();
+  };
 }
 
 }  // namespace
 
+LinkServerOptions link_server_options(const JobPlan& plan) {
+  return {.secret = plan.secret, .run_id = kLinkProtocol};
+}
+
+std::unique_ptr<CoordinatorLink> make_local_link(EventLoop& loop, const CoordinatorOptions& options,
+                                                 std::optional<CoordinatorShell::Remote> remote,
+                                                 RecordKeeper keeper,
+                                                 CoordinatorLink::Callbacks callbacks) {
+  return std::make_unique<LocalLink>(loop, options, std::move(remote), std::move(keeper),
+                                     std::move(callbacks));
+}
+
+std::unique_ptr<CoordinatorLink> make_remote_link(EventLoop& loop, const JobPlan& plan,
+                                                  const Endpoint& server,
+                                                  CoordinatorLink::Callbacks callbacks) {
+  return std::make_unique<RemoteLink>(
+      loop, LinkClientOptions{.server = server, .secret = plan.secret, .run_id = kLinkProtocol},
+      std::move(callbacks));
+}
+
 std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
                                                        CoordinatorLink::Callbacks callbacks) {
+  if (!plan.etcd.servers.empty()) return make_etcd_link(loop, plan, std::move(callbacks));
   if (plan.agent.hosts_coordinator) {
     try {
       auto remote = listen_for_nodes(plan);
-      auto log = open_log(plan);
-      return std::make_unique<LocalLink>(loop, plan.coordinator, std::move(remote), std::move(log),
-                                         std::move(callbacks));
+      auto keeper = keep_in_log(plan, callbacks.say);
+      return make_local_link(loop, plan.coordinator, std::move(remote), std::move(keeper),
+                             std::move(callbacks));
     } catch (const SystemError& error) {
       if (!plan.meeting.guessed || !may_be_launcher(plan.meeting.endpoint.port)) throw;
       callbacks.say(concat(error.what(), "; joining whoever is there"));
       plan.agent.hosts_coordinator = plan.meeting.hosts = false;
     }
   }
-  return std::make_unique<RemoteLink>(
-      loop,
-      LinkClientOptions{
-          .server = plan.meeting.endpoint, .secret = plan.secret, .run_id = kLinkProtocol},
-      std::move(callbacks));
+  return make_remote_link(loop, plan, plan.meeting.endpoint, std::move(callbacks));
 }
 
 }  // namespace lockstep

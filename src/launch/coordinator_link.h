@@ -25,6 +25,8 @@ class CoordinatorLink {
     std::function<void(const Message&)> message;
     std::function<void(const std::string& reason)> disconnected;
     std::function<void(const std::string& text)> say;
+    // With etcd: the coordinator is elsewhere now, or here. disconnected() follows.
+    std::function<void(const std::string& where, bool here)> moved = {};
     std::function<void()> idle;  // over() may have become true
 
     // --store local, where the coordinator runs in this process; see CoordinatorShell.
@@ -48,7 +50,7 @@ class CoordinatorLink {
   /// What waits to be sent.
   virtual std::size_t queued_bytes() const = 0;
   /// Whether the process may end without anybody missing a message.
-  virtual bool over() const = 0;
+  virtual bool over() = 0;
 };
 
 /// Makes the coordinator as well where the plan says that this node hosts it. Throws SystemError if

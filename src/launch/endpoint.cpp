@@ -122,4 +122,19 @@ std::string parse_host(const std::string& text, const std::string& option) {
   return host;
 }
 
+std::vector<Endpoint> parse_etcd_endpoints(const std::string& text, const std::string& option) {
+  constexpr int kEtcdPort = 2379;
+  std::vector<Endpoint> servers;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    servers.push_back(parse_endpoint(text.substr(begin, end - begin), kEtcdPort, option));
+    if (servers.back().port == 0) {
+      throw InvalidArgument(concat(option, " is '", text, "', where a port is 0; etcd's is 2379"));
+    }
+    begin = end + 1;
+  }
+  return servers;
+}
+
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -21,6 +22,11 @@ struct Endpoint {
 /// address needs brackets: in "fe80::1:29400" nobody can tell where the port begins.
 Endpoint parse_endpoint(const std::string& text, int default_port,
                         const std::string& option = "--rdzv-endpoint");
+
+/// "host1:2379,host2": etcd's servers; the port is 2379 where none is given. Throws
+/// InvalidArgument as parse_endpoint() does.
+std::vector<Endpoint> parse_etcd_endpoints(const std::string& text,
+                                           const std::string& option = "--rdzv-endpoint");
 
 /// A host alone, as --master-addr gives it: a name, an IPv4 address, or an IPv6 address with or
 /// without brackets, which are taken away. Throws InvalidArgument as parse_endpoint() does.

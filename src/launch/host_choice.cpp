@@ -119,6 +119,13 @@ HostChoice choose_c10d(const RunOptions& options,
   return choice;
 }
 
+HostChoice choose_etcd(const RunOptions& options) {
+  return {.endpoint = parse_etcd_endpoints(options.rdzv_endpoint).front(),
+          .hosts = false,
+          .guessed = false,
+          .reason = "etcd names the node that hosts"};
+}
+
 }  // namespace
 
 HostChoice choose_host(const RunOptions& options,
@@ -131,10 +138,12 @@ HostChoice choose_host(const RunOptions& options,
     choice = choose_static(options);
   } else if (options.rdzv_backend == "c10d") {
     choice = choose_c10d(options, is_this_machine);
+  } else if (options.rdzv_backend == "etcd") {
+    return choose_etcd(options);
   } else {
     throw InvalidArgument(concat("--rdzv-backend is '", options.rdzv_backend,
                                  "', which is not supported; use c10d, which needs no server of "
-                                 "its own, or static"));
+                                 "its own, etcd, or static"));
   }
   check_shareable(options, choice.endpoint);
   if (!choice.hosts && choice.endpoint.port == 0) {

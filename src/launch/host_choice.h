@@ -23,6 +23,8 @@ struct HostChoice {
 /// node rank 0 hosts at --rdzv-endpoint, else --master-addr:--master-port; the port is 29500 where
 /// none is given. c10d: --rdzv-conf is_host, else the node that the endpoint names; port 29400.
 ///
+/// etcd: no node is the host from the start; the endpoint is the first of etcd's.
+///
 /// Throws InvalidArgument for other back ends and for endpoints that several nodes cannot share.
 HostChoice choose_host(const RunOptions& options,
                        const std::function<bool(const std::string&)>& is_this_machine);

@@ -107,6 +107,19 @@ void place_on_one_node(JobPlan& plan) {
   plan.store_port = plan.meeting.endpoint.port;
 }
 
+// The coordinator may be on any node, and a leader that dies is missed when its lease is over.
+void find_through_etcd(JobPlan& plan) {
+  if (plan.options.store == StoreMode::local) {
+    throw InvalidArgument(
+        "--store local contradicts --rdzv-backend etcd: that store is with the coordinator, which "
+        "moves to another node when its own is lost; leave one of them out");
+  }
+  plan.etcd = {.servers = parse_etcd_endpoints(plan.options.rdzv_endpoint),
+               .prefix = plan.options.rendezvous.etcd_prefix};
+  plan.agent.apart_limit = plan.agent.terms.beat_limit + 2 * plan.etcd.lease;
+  plan.agent.coordinator = concat("etcd's choice (", plan.options.rdzv_endpoint, ")");
+}
+
 void place_among_nodes(JobPlan& plan) {
   plan.secret = secret_of(plan.options, plan.environment);
   const LocalMachine machine = LocalMachine::current();
@@ -257,6 +270,7 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
     place_on_one_node(plan);
   } else {
     place_among_nodes(plan);
+    if (options.rdzv_backend == "etcd") find_through_etcd(plan);
   }
   plan.coordinator = coordinator_options(options, terms);
   plan.coordinator.expected_hosts = expected_hosts(environment, options.max_nodes);

@@ -14,6 +14,13 @@
 
 namespace lockstep {
 
+/// Where nodes find the coordinator under --rdzv-backend etcd.
+struct EtcdPlan {
+  std::vector<Endpoint> servers;  // empty: another backend
+  std::string prefix;             // of its keys
+  Time lease = std::chrono::seconds(3);
+};
+
 /// All that is known about a job on this node before anything is started: what the user asked for,
 /// put together with what the machine is.
 struct JobPlan {
@@ -27,6 +34,7 @@ struct JobPlan {
   std::string secret;  // empty: one node, or --insecure
   AgentOptions agent;
   CoordinatorOptions coordinator;
+  EtcdPlan etcd;
   std::string coordinator_log;  // where a coordinator here keeps its records; empty: nowhere
   std::string store_address;    // numeric, where this node's store would listen
   int store_port = 0;           // 0: any free one

@@ -96,6 +96,8 @@ CoordinatorLink::Callbacks NodeShell::link_callbacks() {
                 perform(agent_->on_disconnected(reason, monotonic_now()));
               },
           .say = [this](const std::string& text) { note(text); },
+          .moved = [this](const std::string& where,
+                          bool here) { agent_->set_coordinator(where, here); },
           .idle = [this] { stop_if_over(); },
           .open_store =
               [this](const Membership& membership) { attempt([&] { store_.open(membership); }); },

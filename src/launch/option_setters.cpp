@@ -20,13 +20,13 @@ void set_processes(PendingOptions& pending, const OptionValue& value) {
 }
 
 void set_backend(PendingOptions& pending, const OptionValue& value) {
-  if (value.text == "etcd" || value.text == "etcd-v2") {
-    reject(value, "meeting through etcd is not supported; use c10d, which needs no server");
+  // torchrun's two differ in how they use etcd, which here is a third way.
+  const std::string name = value.text == "etcd-v2" ? "etcd" : value.text;
+  if (name != "static" && name != "c10d" && name != "etcd") {
+    reject(value,
+           "it must be static, c10d or etcd; backends from Python plugins are not supported");
   }
-  if (value.text != "static" && value.text != "c10d") {
-    reject(value, "it must be static or c10d; backends from Python plugins are not supported");
-  }
-  pending.options.rdzv_backend = value.text;
+  pending.options.rdzv_backend = name;
 }
 
 void set_endpoint(PendingOptions& pending, const OptionValue& value) {

@@ -124,17 +124,20 @@ constexpr auto kOptions = std::to_array<Option>({
      .variable = "PET_RDZV_BACKEND",
      .group = Group::meeting,
      .fallback = "static",
-     .choices = "static c10d",
+     .choices = "static c10d etcd",
      .help = "How nodes meet. static: all of --nnodes, in the order of --node-rank, at "
              "--master-addr and --master-port. c10d: at --rdzv-endpoint, in any order and number "
-             "that --nnodes allows.",
+             "that --nnodes allows. etcd: the same, and an etcd server at --rdzv-endpoint says "
+             "which node hosts, so that the job outlives that node.",
      .set = set_backend},
     {.name = "rdzv-endpoint",
      .placeholder = "HOST[:PORT]",
      .variable = "PET_RDZV_ENDPOINT",
      .group = Group::meeting,
-     .help = "Where nodes meet. The node that has this address is the host. Without a port it is "
-             "29400 under c10d and 29500 under static.",
+     .help =
+         "Where nodes meet. The node that has this address is the host. Without a port it is "
+         "29400 under c10d and 29500 under static. Under etcd: its servers, separated by commas; "
+         "the port is 2379.",
      .set = set_endpoint},
     {.name = "rdzv-id",
      .placeholder = "ID",
@@ -149,7 +152,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .group = Group::meeting,
      .help = "Times in seconds: join_timeout (or timeout) 600, under static 900; last_call_timeout "
              "30; close_timeout 30; heartbeat_timeout 5; keep_alive_interval 5; read_timeout 60. "
-             "Also keep_alive_max_attempt 3 and is_host (1 or 0: this node hosts, or does not).",
+             "Also keep_alive_max_attempt 3, is_host (1 or 0: this node hosts, or does not), and "
+             "under etcd protocol (http) and etcd_prefix (/lockstep).",
      .set = set_rdzv_conf},
     {.name = "node-rank",
      .placeholder = "N",

@@ -48,6 +48,7 @@ struct RendezvousConfig {
   std::chrono::milliseconds keep_alive_interval = std::chrono::seconds(5);
   int keep_alive_max_attempt = 3;  // this many heartbeats missed in a row: the node is lost
   std::chrono::milliseconds read_timeout = std::chrono::seconds(60);  // for an answer of the host
+  std::string etcd_prefix = "/lockstep";                              // of the keys in etcd
 };
 
 /// What a user asked `lockstep run` for, after the command line, PET_* variables and defaults have
@@ -56,7 +57,7 @@ struct RunOptions {
   int min_nodes = 1;  // equal to max_nodes under the static backend
   int max_nodes = 1;
   std::string nproc_per_node = "1";     // a number, or cpu, gpu, auto
-  std::string rdzv_backend = "static";  // static or c10d, which it is for standalone too
+  std::string rdzv_backend = "static";  // static, etcd, or c10d, as for standalone
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";
   std::map<std::string, std::string> rdzv_conf;

@@ -118,8 +118,8 @@ void meet_statically(RunOptions& options) {
 void meet_dynamically(RunOptions& options) {
   for (const std::string name : {"master-addr", "master-port"}) {
     if (options.given.contains(name)) {
-      options.notices.push_back(
-          concat("--", name, " has no effect under c10d: the nodes meet at --rdzv-endpoint"));
+      options.notices.push_back(concat("--", name, " has no effect under ", options.rdzv_backend,
+                                       ": the nodes meet at --rdzv-endpoint"));
     }
   }
 }
@@ -138,7 +138,11 @@ void settle_meeting(PendingOptions& pending) {
     meet_nobody(options);
   } else {
     // Both only to refuse what is malformed before anything else is said; choose_host() decides.
-    parse_endpoint(options.rdzv_endpoint, kAnyPort, pending.rdzv_endpoint.source);
+    if (options.rdzv_backend == "etcd") {
+      parse_etcd_endpoints(options.rdzv_endpoint, pending.rdzv_endpoint.source);
+    } else {
+      parse_endpoint(options.rdzv_endpoint, kAnyPort, pending.rdzv_endpoint.source);
+    }
     parse_host(options.master_addr, "--master-addr");
     options.rdzv_backend == "static" ? meet_statically(options) : meet_dynamically(options);
   }
@@ -166,6 +170,13 @@ void check_machines(RunOptions& options) {
       throw InvalidArgument(
           concat("--standalone is for this machine alone, but ",
                  options.nodes_auto ? "--nnodes is auto" : "other machines are named"));
+    }
+    if (options.rdzv_backend == "etcd") {
+      throw InvalidArgument(
+          concat("--rdzv-backend is etcd, but ",
+                 options.nodes_auto ? "--nnodes is auto" : "other machines are named",
+                 ", where the nodes are found without it; leave it out, or run the same command on "
+                 "every node with --nnodes N"));
     }
     return;
   }

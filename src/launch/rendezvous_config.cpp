@@ -49,7 +49,13 @@ void check_word(const OptionValue& value) {
 
 [[noreturn]] void reject_unknown(const std::string& key, std::string_view backend,
                                  std::string_view source) {
-  if (std::ranges::find(kEtcdKeys, key) != kEtcdKeys.end()) {
+  const bool is_of_etcd = std::ranges::find(kEtcdKeys, key) != kEtcdKeys.end();
+  if (is_of_etcd && backend == "etcd") {
+    throw InvalidArgument(concat(source, " has the key '", key,
+                                 "', but etcd over TLS is not supported: let a proxy on each node "
+                                 "do it, and give that as --rdzv-endpoint"));
+  }
+  if (is_of_etcd) {
     throw InvalidArgument(concat(source, " has the key '", key,
                                  "', which belongs to etcd; the backend is ", backend));
   }
@@ -66,6 +72,15 @@ void apply(RendezvousConfig& config, const std::string& key, const OptionValue& 
     config.*(time->field) = duration;
   } else if (key == "keep_alive_max_attempt") {
     config.keep_alive_max_attempt = parse_int_at_least(value, 1);
+  } else if (backend == "etcd" && key == "protocol") {
+    if (value.text != "http") reject(value, "only http is supported; a proxy can do TLS");
+  } else if (backend == "etcd" && key == "etcd_prefix") {
+    if (!value.text.starts_with('/') || value.text.ends_with('/')) {
+      reject(value, "it must begin with a slash, and not end with one");
+    }
+    config.etcd_prefix = value.text;
+  } else if (backend == "etcd" && (key == "is_host" || key == "store_type")) {
+    reject(value, "under etcd no node is the host from the start; leave it out");
   } else if (key == "is_host") {
     check_word(value);  // choose_host() reads it
   } else if (key == "store_type") {

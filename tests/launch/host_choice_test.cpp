@@ -107,6 +107,15 @@ TEST(HostChoice, an_ipv6_master_address_may_have_brackets) {
   EXPECT_EQ(choose_host(options, is_me).endpoint, (Endpoint{"2001:db8::1", 29500}));
 }
 
+TEST(HostChoice, etcd_may_have_several_servers) {
+  EXPECT_EQ(lockstep::parse_etcd_endpoints("one,two:5,[::1]:6"),
+            (std::vector<Endpoint>{{"one", 2379}, {"two", 5}, {"::1", 6}}));
+  RunOptions options = c10d_nodes(2, "me,two:5");
+  options.rdzv_backend = "etcd";
+  EXPECT_FALSE(choose_host(options, is_me).hosts);
+  EXPECT_EQ(choose_host(options, is_me).endpoint, (Endpoint{"me", 2379}));
+}
+
 TEST(HostChoice, says_why) {
   EXPECT_EQ(choose_host(static_nodes(2, 1), is_me).reason, "--node-rank is 1");
   EXPECT_EQ(choose_host(c10d_nodes(2, "other"), is_me).reason,
@@ -115,8 +124,10 @@ TEST(HostChoice, says_why) {
 }
 
 TEST(HostChoice, what_cannot_work_is_refused_by_name) {
-  RunOptions etcd = c10d_nodes(2, "server:2379");
-  etcd.rdzv_backend = "etcd-v2";
+  RunOptions zookeeper = c10d_nodes(2, "server:2379");
+  zookeeper.rdzv_backend = "zookeeper";
+  RunOptions etcd = c10d_nodes(2, "one,two:0");
+  etcd.rdzv_backend = "etcd";
   RunOptions file_store = c10d_nodes(2, "/shared/file");
   file_store.rdzv_conf["store_type"] = "file";
   RunOptions static_is_host = static_nodes(2, 0);
@@ -125,7 +136,8 @@ TEST(HostChoice, what_cannot_work_is_refused_by_name) {
     RunOptions options;
     const char* reason;
   } cases[] = {
-      {etcd, "--rdzv-backend is 'etcd-v2', which is not supported"},
+      {zookeeper, "--rdzv-backend is 'zookeeper', which is not supported"},
+      {etcd, "where a port is 0"},
       {file_store, "store_type is 'file', which is not supported"},
       {static_is_host, "is_host is given for --rdzv-backend static"},
       {c10d_nodes(2, "me", "maybe"), "is_host is 'maybe'; it must be true or false"},

@@ -32,12 +32,12 @@ class RecoveryCase(unittest.TestCase):
         (self.folder / "hold").unlink()
 
     def job(self, *options, ranks=2, steps=20, step_seconds=0.005, trick="", run_dir="run", hold=None,
-            program=WORKER):
+            program=WORKER, prefix=()):
         if hold:
             self.hold(hold)
         env = {"RECOVERING_WORKER": trick} if trick else {}
         return Job(["--nproc-per-node", str(ranks), "--run-dir", str(self.folder / run_dir), *options,
-                    program, str(self.folder), str(steps), str(step_seconds)], env=env)
+                    program, str(self.folder), str(steps), str(step_seconds)], env=env, prefix=prefix)
 
     def lines(self):
         """What workers wrote: (rank, pid, words)."""

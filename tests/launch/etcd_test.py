@@ -1,0 +1,273 @@
+"""Jobs whose nodes find their coordinator through etcd, which outlive etcd and any of their nodes.
+
+Usage: etcd_test.py LOCKSTEP ETCD
+"""
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import unittest
+import urllib.request
+
+from launcher import LIMIT, set_launcher
+from network import Network
+from recovery_support import RecoveryCase
+
+set_launcher(sys.argv.pop(1))
+ETCD = sys.argv.pop(1)
+
+
+def free_port(host):
+    with socket.create_server((host, 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Etcd:
+    """One server of etcd, which can be killed and started again."""
+
+    def __init__(self, folder, host="127.0.0.1", prefix=()):
+        self.folder, self.host, self.prefix = folder, host, prefix
+        self.endpoint = f"{host}:{free_port('127.0.0.1')}"
+        self.peer = f"{host}:{free_port('127.0.0.1')}"
+        self.start()
+
+    def start(self):
+        client, peer = f"http://{self.endpoint}", f"http://{self.peer}"
+        self.process = subprocess.Popen(
+            [*self.prefix, ETCD, "--data-dir", str(self.folder), "--listen-client-urls", client,
+             "--advertise-client-urls", client, "--listen-peer-urls", peer,
+             "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+             "--log-level", "error", "--unsafe-no-fsync"],
+            env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def wait(self):
+        deadline = time.monotonic() + LIMIT
+        while True:
+            try:
+                return self.call("/v3/kv/range", key="a")
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def call(self, path, **fields):
+        body = {name: base64.b64encode(value.encode()).decode() for name, value in fields.items()}
+        request = urllib.request.Request(f"http://{self.endpoint}{path}",
+                                         json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def keys(self):
+        found = self.call("/v3/kv/range", key="/lockstep/", range_end="/lockstep0").get("kvs", [])
+        return {base64.b64decode(each["key"]).decode(): base64.b64decode(each["value"]).decode()
+                for each in found}
+
+
+class EtcdCase(RecoveryCase):
+    def setUp(self):
+        super().setUp()
+        self.secret = self.folder / "job.secret"
+        self.secret.write_text("0123456789abcdef0123456789abcdef\n")
+        self.secret.chmod(0o600)
+        self.jobs = []
+        self.addCleanup(lambda: [job.kill() for job in self.jobs if job.process.poll() is None])
+
+    def start_etcd(self, **options):
+        self.etcd = Etcd(self.folder / "etcd", **options)
+        self.addCleanup(lambda: self.etcd.kill())
+        self.etcd.wait()
+
+    def node(self, number, *options, nnodes="2", prefix=(), **values):
+        job = self.job("--nnodes", nnodes, "--rdzv-backend", "etcd", "--rdzv-endpoint",
+                       self.etcd.endpoint, "--rdzv-id", "job1", "--secret-file", str(self.secret),
+                       "--node-rank", str(number), *options, run_dir=f"node{number}", prefix=prefix,
+                       **values)
+        self.jobs.append(job)
+        return job
+
+    def leader_first(self, leader, others, *options, **values):
+        """Nodes by number; the first has the coordinator."""
+        first = self.node(leader, *options, **values)
+        first.wait_for_error("this node has the coordinator (term 1)")
+        return [first, *(self.node(number, *options, **values) for number in others)]
+
+    def end_well(self, *jobs):
+        for job in jobs:
+            code, _, err = job.end()
+            self.assertEqual(code, 0, err)
+
+
+class Takeover(EtcdCase):
+    def setUp(self):
+        super().setUp()
+        self.start_etcd()
+
+    def test_the_node_that_formed_the_group_is_killed_and_the_others_live_on(self):
+        options = ["--min-world", "2", "--max-replacements", "0"]
+        leader, first, third = self.leader_first(1, [0, 2], *options, nnodes="3", ranks=1, hold=5)
+        self.wait_for_step(5)
+        leader.kill()
+        self.wait_for("a new coordinator", lambda: any(
+            words[0] == "met" and words[1] == "2" for _, _, words in self.lines()))
+        self.release()
+        self.end_well(first, third)
+        self.check_no_step_is_lost(ranks=[0, 2], steps=20)
+        self.assertEqual([len(self.pids(slot)) for slot in range(3)], [1, 1, 1])
+        self.assertIn("goes on with epoch 1", first.err + third.err)
+        self.assertEqual(self.etcd.keys(), {}, "a job that is over leaves nothing")
+
+    def test_the_node_with_coordinator_and_store_is_killed_and_all_restart(self):
+        options = ["--max-restarts", "2"]
+        leader, second = self.leader_first(0, [1], *options, hold=5)
+        self.wait_for_step(5)
+        leader.kill()
+        second.wait_for_error("this node has the coordinator (term 2)")
+        again = self.node(0, *options)
+        second.wait_for_error("restart 1 of 2")
+        self.wait_for("the second epoch", lambda: any(
+            words[0] == "met" and words[1] == "2" for _, _, words in self.lines()))
+        self.release()
+        self.end_well(second, again)
+
+    def test_any_other_agent_is_killed_and_the_job_goes_on(self):
+        options = ["--max-restarts", "2"]
+        leader, second = self.leader_first(0, [1], *options, hold=5)
+        self.wait_for_step(5)
+        second.kill()
+        leader.wait_for_error("restart 1 of 2")
+        again = self.node(1, *options)
+        self.wait_for("the second epoch", lambda: any(
+            words[0] == "met" and words[1] == "2" for _, _, words in self.lines()))
+        self.release()
+        self.end_well(leader, again)
+        self.assertNotIn("term 2", leader.err + again.err)
+
+    def test_etcd_is_killed_and_comes_back_with_and_without_its_data(self):
+        options = ["--max-restarts", "1"]
+        leader, second = self.leader_first(0, [1], *options, hold=5)
+        self.wait_for_step(5)
+        for count, loses_data in enumerate((False, True), 1):
+            self.etcd.kill()
+            leader.wait_for_error("etcd cannot be asked", count)
+            second.wait_for_error("etcd cannot be asked", count)
+            if loses_data:
+                shutil.rmtree(self.etcd.folder)
+            self.etcd.start()
+            leader.wait_for_error("etcd answers again", count)
+        leader.wait_for_error("the coordinator's key is in etcd again")
+        self.wait_for("the record", lambda: "/lockstep/job1/record" in self.etcd.keys())
+        # What is in etcd now is enough for another coordinator.
+        leader.kill()
+        second.wait_for_error("this node has the coordinator (term 2)")
+        second.wait_for_error("goes on with epoch 1")
+        again = self.node(0, *options)
+        second.wait_for_error("restart 1 of 1")
+        self.wait_for("the second epoch", lambda: any(
+            words[0] == "met" and words[1] == "2" for _, _, words in self.lines()))
+        self.release()
+        self.end_well(second, again)
+
+    def test_without_etcd_the_job_runs_on_to_its_end(self):
+        leader, second = self.leader_first(0, [1], hold=5)
+        self.wait_for_step(5)
+        self.etcd.kill()
+        leader.wait_for_error("etcd cannot be asked")
+        self.release()
+        self.end_well(leader, second)
+
+    def test_without_etcd_an_epoch_waits_for_it(self):
+        options = ["--max-replacements", "3"]
+        leader, second = self.leader_first(0, [1], *options, hold=5)
+        self.wait_for_step(5)
+        self.etcd.kill()
+        leader.wait_for_error("etcd cannot be asked")
+        self.kill(3)
+        leader.wait_for_error("a replacement takes its place (1 of 3)")
+        time.sleep(1)  # nothing is to happen
+        self.assertEqual(len(self.pids(3)), 1)
+        self.etcd.start()
+        leader.wait_for_error("all ranks go on after step")
+        self.release()
+        self.end_well(leader, second)
+        self.check_no_step_is_lost(ranks=4, steps=20)
+
+
+class Meeting(EtcdCase):
+    def setUp(self):
+        super().setUp()
+        self.start_etcd()
+
+    def test_nodes_may_come_before_etcd(self):
+        self.etcd.kill()
+        jobs = [self.node(number) for number in range(2)]
+        for job in jobs:
+            job.wait_for_error("etcd cannot be asked")
+        self.etcd.start()
+        self.end_well(*jobs)
+
+    def test_one_of_two_servers_is_enough(self):
+        self.etcd.endpoint, endpoint = f"127.0.0.1:1,{self.etcd.endpoint}", self.etcd.endpoint
+        jobs = [self.node(number) for number in range(2)]
+        self.etcd.endpoint = endpoint
+        self.end_well(*jobs)
+        self.assertEqual(self.etcd.keys(), {})
+
+    def test_what_others_write_leads_nobody_astray(self):
+        self.etcd.call("/v3/kv/put", key="/lockstep/job1/coordinator", value="unsigned\n" + json.dumps(
+            {"term": 99, "id": "x", "host": "evil", "address": "127.0.0.1", "port": 1}))
+        jobs = [self.node(number) for number in range(2)]
+        jobs[0].wait_for_error("was not written with this job's secret: ignoring it")
+        self.end_well(*jobs)
+
+    def test_a_store_at_the_coordinator_is_refused(self):
+        code, _, err = self.node(0, "--store", "local").end()
+        self.assertEqual(code, 2)
+        self.assertIn("--store local contradicts --rdzv-backend etcd", err)
+
+
+@unittest.skipUnless(Network.possible(), "network namespaces need root and iproute2")
+class CutOff(EtcdCase):
+    """Node 1 of the network has etcd, nodes 2 to 4 the job's."""
+
+    def setUp(self):
+        super().setUp()
+        self.network = Network(4)
+        self.addCleanup(self.network.close)
+        self.start_etcd(host=self.network.address(1), prefix=self.network.command(1))
+
+    def start_etcd(self, **options):
+        self.etcd = Etcd(self.folder / "etcd", **options)
+        self.addCleanup(lambda: self.etcd.kill())
+
+    def node(self, number, *options, **values):
+        return super().node(number, *options, prefix=self.network.command(number + 2), **values)
+
+    def test_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_a_node(self):
+        options = ["--min-world", "2", "--rejoin-after", "1", "--max-restarts", "1"]
+        leader, first, third = self.leader_first(1, [0, 2], *options, nnodes="3", ranks=1, hold=5)
+        self.wait_for_step(5)
+        self.network.cut(3)
+        self.wait_for("the others", lambda: any(
+            words[0] == "met" and words[1] == "2" for _, _, words in self.lines()))
+        self.network.mend(3)
+        leader.wait_for_error("the coordinator here gives up")
+        self.wait_for("all", lambda: any(
+            words[0] == "met" and words[1] == "3" for _, _, words in self.lines()))
+        self.release()
+        self.end_well(leader, first, third)
+        worlds = {int(words[1]): int(words[7]) for _, _, words in self.lines() if words[0] == "met"}
+        self.assertEqual(worlds, {1: 3, 2: 2, 3: 3})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
