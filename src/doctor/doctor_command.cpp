@@ -102,10 +102,15 @@ SeveralNodesOptions several_options(const DoctorOptions& options, const Console&
 int check_as_one_of(SeveralNodesOptions& several, UniqueFd listener, const DoctorOptions& options,
                     const Environment& environment, const std::string& version,
                     const Console& console, std::ostream& out) {
-  const LocalReport local = check_this_machine({.lockstep_version = version,
-                                                .several_nodes = several.nodes > 1,
-                                                .shared_folder = options.shared_folder},
-                                               environment);
+  LocalReport local = check_this_machine({.lockstep_version = version,
+                                          .several_nodes = several.nodes > 1,
+                                          .shared_folder = options.shared_folder},
+                                         environment);
+  // Slurm's nodes may have other names than their machines.
+  const auto slurm_name = environment.get("SLURMD_NODENAME");
+  if (slurm_name && !slurm_name->empty() && environment.has("SLURM_STEP_ID")) {
+    local.host = *slurm_name;
+  }
   several.smoke.python = local.python;
   several.smoke.secret = several.secret;
   if (listener) {
