@@ -31,15 +31,14 @@ bool is_here(const NetworkFacts& facts, const IpAddress& address) {
   });
 }
 
-void judge_own_name(const NetworkFacts& facts, FindingList& list) {
-  const std::string cure = concat("put this machine's address and '", facts.host,
-                                  "' into DNS or /etc/hosts; lockstep run gives workers addresses, "
-                                  "but Gloo and other programs look the name up");
+// On several nodes a line names the node, and says once what many of them share.
+void judge_own_name(const NetworkFacts& facts, bool several_nodes, FindingList& list) {
+  const std::string name = several_nodes ? "its own name" : concat("'", facts.host, "'");
+  const std::string cure =
+      "put the machine's address and name into DNS or /etc/hosts; lockstep run gives workers "
+      "addresses, but Gloo and other programs look the name up";
   if (facts.host_addresses.empty()) {
-    list.warning("name",
-                 concat("this machine's own name '", facts.host,
-                        "' cannot be resolved: ", facts.resolver_problem),
-                 cure);
+    list.warning("name", concat(name, " cannot be resolved: ", facts.resolver_problem), cure);
     return;
   }
   const bool only_loopback = std::ranges::all_of(
@@ -47,8 +46,7 @@ void judge_own_name(const NetworkFacts& facts, FindingList& list) {
   const bool elsewhere = std::ranges::none_of(facts.host_addresses, [&](const IpAddress& each) {
     return each.is_loopback() || is_here(facts, each);
   });
-  const std::string what =
-      concat("'", facts.host, "' is ", list_addresses(facts.host_addresses), " here");
+  const std::string what = concat(name, " is ", list_addresses(facts.host_addresses), " here");
   if (elsewhere) {
     list.warning("name", concat(what, ", which this machine does not have"), cure);
   } else if (only_loopback) {
@@ -181,7 +179,7 @@ bool NetworkFacts::has_active_rdma() const {
 }
 
 void judge_network(const NetworkFacts& facts, bool several_nodes, FindingList& list) {
-  judge_own_name(facts, list);
+  judge_own_name(facts, several_nodes, list);
   judge_interfaces(facts, several_nodes, list);
   judge_rdma(facts, list);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "lockstep/error.h"
 
@@ -172,31 +173,46 @@ std::string wrong_with(const NamesAnswer::Name& name, const DeskNode& other) {
   return right ? "" : concat("is ", name.addresses.front(), ", which that node does not have");
 }
 
-void judge_names(const Examination& examination, Findings& findings) {
+// What one node's resolver does not know of the others; empty: it knows all.
+std::string unknown_names(const Examination& examination, std::size_t asked) {
+  constexpr std::size_t kShown = 3;
   const auto& nodes = examination.nodes;
+  const auto& names = examination.names[asked]->names;
+  std::vector<std::string> wrong;
+  std::set<std::string> kinds;
+  std::size_t others = 0;
+  for (std::size_t at = 0; at < std::min(names.size(), nodes.size()); ++at) {
+    if (at == asked || nodes[at].hello.host == nodes[asked].hello.host) continue;
+    ++others;
+    const std::string what = wrong_with(names[at], nodes[at]);
+    if (what.empty()) continue;
+    wrong.push_back(concat("'", nodes[at].hello.host, "' ", what));
+    kinds.insert(what);
+  }
+  // Where none is known, all nodes say the same, and it is said once.
+  if (others > 1 && wrong.size() == others && kinds.size() == 1) {
+    return concat("the names of the other nodes: each ", *kinds.begin());
+  }
+  std::string text;
+  for (std::size_t at = 0; at < std::min(kShown, wrong.size()); ++at) {
+    text += concat(text.empty() ? "" : "; ", wrong[at]);
+  }
+  return wrong.size() > kShown ? concat(text, "; and ", wrong.size() - kShown, " more") : text;
+}
+
+void judge_names(const Examination& examination, Findings& findings) {
   bool good = true;
   for (std::size_t asked = 0; asked < examination.names.size(); ++asked) {
     if (!examination.names[asked]) continue;
-    const auto& names = examination.names[asked]->names;
-    std::string list;
-    int wrong = 0;
-    for (std::size_t at = 0; at < std::min(names.size(), nodes.size()); ++at) {
-      if (at == asked || nodes[at].hello.host == nodes[asked].hello.host) continue;
-      const std::string what = wrong_with(names[at], nodes[at]);
-      if (what.empty()) continue;
-      if (++wrong <= 3) {
-        list += concat(list.empty() ? "" : "; ", "'", nodes[at].hello.host, "' ", what);
-      }
-    }
-    if (wrong == 0) continue;
+    const std::string unknown = unknown_names(examination, asked);
+    if (unknown.empty()) continue;
     good = false;
-    if (wrong > 3) list += concat("; and ", wrong - 3, " more");
-    about(nodes[asked], findings)
-        .note("names", list,
+    about(examination.nodes[asked], findings)
+        .note("names", unknown,
               "lockstep run needs no names, only addresses; scripts, MPI and ssh may: DNS or "
               "/etc/hosts");
   }
-  if (good) about(nodes[0], findings).ok("names", "nodes know each other by name");
+  if (good) about(examination.nodes[0], findings).ok("names", "nodes know each other by name");
 }
 
 void judge_marks(const Examination& examination, Findings& findings) {
@@ -263,13 +279,14 @@ Findings judge_nodes(const Examination& examination) {
   Findings findings;
   if (examination.nodes.empty()) return findings;
   judge_presence(examination, findings);
-  if (examination.nodes.size() < 2) return findings;
-  judge_traits(examination, findings);
-  judge_host_names(examination, findings);
-  judge_clocks(examination, findings);
-  judge_names(examination, findings);
-  judge_marks(examination, findings);
-  judge_pairs(examination, findings);
+  if (examination.nodes.size() > 1) {
+    judge_traits(examination, findings);
+    judge_host_names(examination, findings);
+    judge_clocks(examination, findings);
+    judge_names(examination, findings);
+    judge_marks(examination, findings);
+    judge_pairs(examination, findings);
+  }
   judge_small_job(examination, findings);
   return findings;
 }

@@ -123,6 +123,17 @@ TEST(JudgeNodes, names_that_lead_nowhere_are_a_note) {
       "'n2' cannot be resolved: not known; 'n3' is 127.0.1.1, which that node does not have");
 }
 
+TEST(JudgeNodes, where_no_name_is_known_all_nodes_say_the_same) {
+  Examination examination = healthy_nodes();
+  for (auto& answer : examination.names) {
+    for (auto& name : answer->names) name = {.addresses = {}, .problem = "not known"};
+  }
+  const Findings findings = problems_of(examination);
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_EQ(findings[0].what, "the names of the other nodes: each cannot be resolved: not known");
+  EXPECT_EQ(findings[0].what, findings[2].what);
+}
+
 TEST(JudgeNodes, a_file_that_is_not_seen_is_an_error_and_one_seen_late_a_warning) {
   Examination examination = healthy_nodes();
   examination.shared_folder = "/shared";
@@ -133,6 +144,27 @@ TEST(JudgeNodes, a_file_that_is_not_seen_is_an_error_and_one_seen_late_a_warning
   expect_one(examination, "n3", "shared folder", FindingLevel::warning, "3100 ms");
   examination.marks[2] = MarkAnswer{.after_ms = 3};
   EXPECT_TRUE(problems_of(examination).empty());
+}
+
+TEST(JudgeNodes, of_a_small_job_that_failed_the_node_that_could_not_start_it_is_named) {
+  Examination examination = healthy_nodes();
+  examination.smoke = {SmokeAnswer{.code = 1, .said = "1 of 3 nodes joined"},
+                       SmokeAnswer{.code = 1, .said = "1 of 3 nodes joined"},
+                       SmokeAnswer{.code = 2, .said = "this node has no Python with torch"}};
+  expect_one(examination, "n3", "smoke", FindingLevel::error, "no Python with torch");
+  examination.smoke[2] = SmokeAnswer{.code = 0, .said = "well"};
+  expect_one(examination, "n1", "smoke", FindingLevel::error, "1 of 3 nodes joined");
+  for (auto& answer : examination.smoke) answer = SmokeAnswer{.code = 0, .said = "well"};
+  EXPECT_TRUE(problems_of(examination).empty());
+}
+
+TEST(JudgeNodes, a_single_node_may_run_a_small_job) {
+  Examination examination = healthy_nodes();
+  examination.wanted_nodes = 1;
+  examination.nodes.resize(1);
+  examination.pairs.clear();
+  examination.smoke = {SmokeAnswer{.code = 7, .said = "no"}};
+  expect_one(examination, "n1", "smoke", FindingLevel::error, "exit code 7");
 }
 
 TEST(JudgePairs, who_cannot_be_reached_is_said_once_with_who_tried) {
