@@ -10,6 +10,7 @@
 #include "cluster/agent_command.h"
 #include "cluster/cluster_run.h"
 #include "doctor/doctor_command.h"
+#include "jobs/job_command.h"
 #include "launch/completion.h"
 #include "launch/man_page.h"
 #include "launch/manual_text.h"
@@ -22,12 +23,16 @@ namespace {
 
 using lockstep::Environment;
 using lockstep::InvalidArgument;
+using lockstep::JobKind;
 using lockstep::LaunchCommand;
 
-constexpr std::array<lockstep::Entry, 8> kCommands{{
+constexpr std::array<lockstep::Entry, 11> kCommands{{
     {"run", "start the workers of a job, as torchrun does"},
     {"launch", "the same with the manners of torch.distributed.launch"},
     {"stack", "show where every rank of a running job stands"},
+    {"sbatch", "write a job script for Slurm, and submit it"},
+    {"qsub", "the same for PBS and Torque"},
+    {"manifest", "print a Kubernetes JobSet for a job"},
     {"doctor", "say what would go wrong with a job here, and the cure"},
     {"snapshot", "list, inspect, verify, convert and compare snapshots and .pt files"},
     {"completion", "print the completions for bash, zsh or fish"},
@@ -58,6 +63,9 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   if (command == "stack") return lockstep::stack_of_job(arguments, environment, std::cout);
   if (command == "doctor") {
     return lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);
+  }
+  for (const JobKind kind : {JobKind::sbatch, JobKind::qsub, JobKind::manifest}) {
+    if (command == to_string(kind)) return lockstep::job_command(kind, arguments, std::cout);
   }
   if (command == "snapshot") return lockstep::snapshot_command(arguments, std::cout);
   if (command == "completion") {

@@ -72,10 +72,13 @@ std::string man_page(std::string_view version) {
       ".SH SYNOPSIS\n.B lockstep run\n[\\fIOPTIONS\\fR] \\fISCRIPT\\fR [\\fIARGUMENTS\\fR]\n.br\n",
       ".B lockstep launch\n[\\fIOPTIONS\\fR] \\fISCRIPT\\fR [\\fIARGUMENTS\\fR]\n.br\n",
       ".B lockstep stack\n[\\fB\\-\\-limit\\fR \\fISECONDS\\fR] [\\fIJOB\\fR]\n.br\n",
-      ".B lockstep doctor\n[\\fIOPTIONS\\fR]\n", ".SH DESCRIPTION\n",
-      escaped(description(LaunchCommand::run)), "\n", paragraph(description(LaunchCommand::launch)),
-      paragraph(program_rules()), paragraph(stack_description()), paragraph(doctor_description()),
-      options());
+      ".B lockstep doctor\n[\\fIOPTIONS\\fR]\n.br\n",
+      ".B lockstep sbatch\n|\n.B qsub\n|\n.B manifest\n[\\fIOPTIONS\\fR] \\-\\- "
+      "[\\fIOPTIONS OF RUN\\fR] \\fISCRIPT\\fR [\\fIARGUMENTS\\fR]\n",
+      ".SH DESCRIPTION\n", escaped(description(LaunchCommand::run)), "\n",
+      paragraph(description(LaunchCommand::launch)), paragraph(program_rules()),
+      paragraph(stack_description()), paragraph(doctor_description()),
+      paragraph(jobs_description()), options());
   text += concat(entries("ENVIRONMENT", launcher_variables()),
                  entries("ENVIRONMENT OF WORKERS", worker_variables()),
                  entries("EXIT STATUS", exit_statuses()), ".SH EXAMPLES\n");

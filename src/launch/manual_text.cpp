@@ -8,11 +8,15 @@
 namespace lockstep {
 namespace {
 
-constexpr std::array<Entry, 5> kLauncherVariables{{
+constexpr std::array<Entry, 7> kLauncherVariables{{
     {"PYTHON_EXEC", "The Python that runs scripts, before that of the virtual environment."},
     {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "What --shutdown-timeout is when it is not given."},
     {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "Prefix of lines under --tee, as --prefix gives it."},
     {"OMP_NUM_THREADS", "Passed on; 1 for each worker when it is not set and there are several."},
+    {"LOCKSTEP_JOB_END_TIME",
+     "When the scheduler ends the job, in seconds since 1970; SLURM_JOB_END_TIME goes before it."},
+    {"LOCKSTEP_WARNING_SECONDS",
+     "How long before the end the scheduler warns, where nothing tells when that is."},
     {"NO_COLOR", "Set to anything: no colours on a terminal."},
 }};
 
@@ -75,6 +79,14 @@ std::string_view program_rules() {
          "#! and is not for Python, is run itself; a name that is no file here is looked for on "
          "PATH. Other files are run by Python. In arguments, ${local_rank} becomes the worker's "
          "local rank and $$ becomes $.";
+}
+
+std::string_view jobs_description() {
+  return "lockstep sbatch and lockstep qsub write a job script for Slurm or PBS and submit it; "
+         "lockstep manifest prints a JobSet for Kubernetes. What the scheduler is to know stands "
+         "before --, and what lockstep run is told after it. Ranks are warned before the time is "
+         "over, and a job that ends with 75 (saved, start me again) is queued again. Each has "
+         "--help.";
 }
 
 std::string_view doctor_description() {

@@ -30,6 +30,9 @@ std::string_view stack_description();
 /// The same of `lockstep doctor`.
 std::string_view doctor_description();
 
+/// What `lockstep sbatch`, `qsub` and `manifest` do, one paragraph.
+std::string_view jobs_description();
+
 /// Variables that stand for no option.
 std::span<const Entry> launcher_variables();
 

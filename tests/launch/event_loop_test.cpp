@@ -28,9 +28,10 @@ struct Pipe {
 TEST(EventLoop, timers_run_in_order_of_their_time) {
   EventLoop loop;
   std::string order;
-  loop.after(milliseconds(2), [&] { order += 'b'; });
-  loop.after(milliseconds(1), [&] { order += 'a'; });
-  loop.after(milliseconds(3), [&] { loop.stop(); });
+  const auto now = EventLoop::Clock::now();
+  loop.at(now + milliseconds(2), [&] { order += 'b'; });
+  loop.at(now + milliseconds(1), [&] { order += 'a'; });
+  loop.at(now + milliseconds(3), [&] { loop.stop(); });
   loop.run();
   EXPECT_EQ(order, "ab");
 }

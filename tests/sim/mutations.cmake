@@ -215,3 +215,8 @@ mutation(node_taken_beyond_the_budget coordinator_seats.cpp
       places.insert(its_places.begin(), its_places.end());
     }]]
   [[places.insert(its_places.begin(), its_places.end());]])
+
+# Warnings.
+mutation(warned_of_more_time_than_is_left coordinator_signals.cpp
+  [[send(node, PassSignal{.signal = 0, .time_left = *ends_at_ - now_});]]
+  [[send(node, PassSignal{.signal = 0, .time_left = *ends_at_ + now_});]])
