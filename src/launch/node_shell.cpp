@@ -326,6 +326,7 @@ void NodeShell::on_keeper() {
     if (spares_.on(event)) continue;
     if (std::holds_alternative<WorkerStarted>(event)) {
       workers_.on(event);
+      pass_owed_signals();
       if (workers_.all_started()) write_job(membership_);
     } else if (auto end = workers_.on(event)) {
       hub_.catch_up();

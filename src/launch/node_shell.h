@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -107,6 +108,7 @@ class NodeShell {
   std::optional<Time> time_left() const;
   void tell_time_left(int slot);
   void pass_to_workers(int signal);
+  void pass_owed_signals();
   void watch_lifeline();
   void attempt(const std::function<void()>& action);
   void on_broken(const std::string& reason);
@@ -138,6 +140,8 @@ class NodeShell {
   std::optional<Subprocess> hang_search_;  // for the stack of one that hangs
   std::set<std::uint64_t> hung_;           // workers that were found, by id
   TimeLeftFinder time_left_finder_;
+  std::map<std::uint64_t, std::set<int>>
+      owed_signals_;             // to workers, by id, that are being started
   std::optional<Time> ends_at_;  // the scheduler's end of the job, once it has warned
   bool heard_end_ = false;
   bool keeper_lost_ = false;

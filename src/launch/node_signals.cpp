@@ -68,7 +68,10 @@ void NodeShell::carry_out(const TellWorkers& tell) {
 void NodeShell::pass_to_workers(int signal) {
   std::vector<int> spared;
   for (const auto& [id, worker] : workers_.running()) {
-    if (worker.pid == 0) continue;
+    if (worker.pid == 0) {
+      owed_signals_[id].insert(signal);
+      continue;
+    }
     if (signal_who_catches(worker.pid, signal) == 0 && !hub_.connected(worker.rank)) {
       spared.push_back(worker.rank);
     }
@@ -76,6 +79,18 @@ void NodeShell::pass_to_workers(int signal) {
   if (spared.empty()) return;
   note(concat(signal_name(signal), " is not sent to ", list_ranks(spared),
               ": a program that does not catch it would die of it"));
+}
+
+// A worker may be at work before the keeper's word of its start has been read.
+void NodeShell::pass_owed_signals() {
+  if (owed_signals_.empty()) return;
+  std::erase_if(owed_signals_, [&](const auto& owed) {
+    const auto worker = workers_.running().find(owed.first);
+    if (worker == workers_.running().end()) return true;  // it has ended
+    if (worker->second.pid == 0) return false;
+    for (const int signal : owed.second) signal_who_catches(worker->second.pid, signal);
+    return true;
+  });
 }
 
 std::optional<Time> NodeShell::time_left() const {
