@@ -337,7 +337,8 @@ class LocalStore(NodesTest):
         return {line.split()[3] for line in lines}
 
     def test_nothing_but_the_link_listens_outside_loopback(self):
-        jobs = [self.start_local(node, worker=self.waiter(), nnodes="3") for node in (1, 2, 3)]
+        waiter = self.waiter()
+        jobs = [self.start_local(node, worker=waiter, nnodes="3") for node in (1, 2, 3)]
         for rank, job in enumerate(jobs):
             node = rank + 1
             port = self.port_of(job, f"rank {rank} of 3")
