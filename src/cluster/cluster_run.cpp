@@ -15,8 +15,8 @@
 #include "launch/line_prefix.h"
 #include "launch/parse_options.h"
 #include "launch/run_command.h"
+#include "launch/run_directory.h"
 #include "launch/secret.h"
-#include "launch/unique_directory.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -62,24 +62,6 @@ void take_task_indices(std::vector<Host>& hosts, const std::optional<Allocation>
   }
 }
 
-// A folder of this process's own, for as long as it runs.
-class Folder {
- public:
-  explicit Folder(const Environment& environment)
-      : path_(make_unique_directory(environment.get("TMPDIR").value_or("/tmp"), "lockstep-head")) {}
-  ~Folder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 int run_head(const HeadPlan& plan) {
   const RunOptions& options = plan.options;
   Console console({.quiet = options.quiet});
@@ -89,8 +71,11 @@ int run_head(const HeadPlan& plan) {
   }
   for (const std::string& notice : options.notices) console.note(notice);
   if (!plan.secret.empty()) guard_secret();
-  const Folder folder(plan.environment);
   SignalInbox signals(options.stop_signals);
+  // In the temporary place: --run-dir is for the nodes.
+  RunDirectory directory(
+      {.path = std::nullopt, .run_id = options.rdzv_id, .host = LocalMachine::current().name},
+      plan.environment);
   LogPump pump;
   console.set_sink([&](std::string text) { pump.print(STDERR_FILENO, std::move(text)); });
   EventLoop loop;
@@ -101,10 +86,11 @@ int run_head(const HeadPlan& plan) {
                      .pump = pump,
                      .signals = signals,
                      .console = console,
-                     .folder = folder.path()});
+                     .directory = directory});
     finish = head.run();
     last_words = head.last_words();
   }
+  directory.finish(/*succeeded=*/true);  // nothing in it is of use to anybody any more
   while (!pump.drain_all(std::chrono::milliseconds(200)) && !signals.next()) {
   }
   console.set_sink({});

@@ -12,26 +12,32 @@ namespace lockstep {
 namespace {
 
 // A star at the end stands for any rest.
-constexpr auto kUsual = std::to_array<std::string_view>(
-    {"PATH",          "PYTHON*",     "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH",
-     "CPATH",         "VIRTUAL_ENV", "CONDA*",          "MAMBA*",     "NCCL_*",
-     "GLOO_*",        "OMP_*",       "GOMP_*",          "KMP_*",      "MKL_*",
-     "OPENBLAS_*",    "CUDA_*",      "CUDNN_*",         "HIP_*",      "ROCM_*",
-     "RCCL_*",        "HSA_*",       "TORCH*",          "PYTORCH_*",  "FI_*",
-     "UCX_*",         "EFA_*",       "IBV_*",           "HF_*",       "TRANSFORMERS_*",
-     "HUGGINGFACE_*", "WANDB_*",     "TOKENIZERS_*",    "TMPDIR",     "LANG",
-     "LC_*",          "TZ",          "MODULE*",         "LMOD*",      "LOADEDMODULES",
-     "_LMFILES_",     "BASH_FUNC_*", "LOCKSTEP_*",      "no_proxy",   "http_proxy",
-     "https_proxy",   "NO_PROXY",    "HTTP_PROXY",      "HTTPS_PROXY"});
+constexpr auto kUsual =
+    std::to_array<std::string_view>({"PATH",          "PYTHON*",      "LD_LIBRARY_PATH",
+                                     "LD_PRELOAD",    "LIBRARY_PATH", "CPATH",
+                                     "VIRTUAL_ENV",   "CONDA*",       "MAMBA*",
+                                     "NCCL_*",        "GLOO_*",       "OMP_*",
+                                     "GOMP_*",        "KMP_*",        "MKL_*",
+                                     "OPENBLAS_*",    "CUDA_*",       "CUDNN_*",
+                                     "HIP_*",         "ROCM_*",       "RCCL_*",
+                                     "HSA_*",         "TORCH*",       "PYTORCH_*",
+                                     "FI_*",          "UCX_*",        "EFA_*",
+                                     "IBV_*",         "HF_*",         "TRANSFORMERS_*",
+                                     "HUGGINGFACE_*", "WANDB_*",      "TOKENIZERS_*",
+                                     "LANG",          "LC_*",         "TZ",
+                                     "MODULE*",       "LMOD*",        "LOADEDMODULES",
+                                     "_LMFILES_",     "BASH_FUNC_*",  "LOCKSTEP_*",
+                                     "no_proxy",      "http_proxy",   "https_proxy",
+                                     "NO_PROXY",      "HTTP_PROXY",   "HTTPS_PROXY"});
 
 // What tells this machine, session or task from others; another one has its own.
 constexpr auto kOfThisMachine = std::to_array<std::string_view>(
-    {"HOSTNAME",   "HOST",       "SSH_*",       "PWD",        "OLDPWD",       "SHLVL",
-     "_",          "DISPLAY",    "XAUTHORITY",  "XDG_*",      "DBUS_*",       "TERM*",
-     "STY",        "TMUX*",      "WINDOWID",    "TTY",        "SLURM_*",      "SLURMD_*",
-     "PBS_*",      "OMPI_*",     "PMIX_*",      "PMI_*",      "PRTE_*",       "HOME",
-     "USER",       "LOGNAME",    "MAIL",        "SHELL",      "KUBERNETES_*", "RANK",
-     "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
+    {"HOSTNAME", "HOST",       "SSH_*",      "PWD",         "OLDPWD",     "SHLVL",
+     "_",        "DISPLAY",    "XAUTHORITY", "XDG_*",       "DBUS_*",     "TERM*",
+     "STY",      "TMUX*",      "WINDOWID",   "TTY",         "SLURM_*",    "SLURMD_*",
+     "PBS_*",    "TMPDIR",     "OMPI_*",     "PMIX_*",      "PMI_*",      "PRTE_*",
+     "HOME",     "USER",       "LOGNAME",    "MAIL",        "SHELL",      "KUBERNETES_*",
+     "RANK",     "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
 
 // Of a launcher, and of none of its children on other machines.
 constexpr auto kNever =

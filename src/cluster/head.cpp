@@ -10,6 +10,7 @@
 #include "core/signal_names.h"
 #include "launch/coordinator_link.h"
 #include "launch/listen.h"
+#include "launch/wall_time.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -45,7 +46,11 @@ Head::Head(HeadPlan plan, const HeadServices& services)
                   [&pump = services.pump](const std::string& text) {
                     pump.print(STDERR_FILENO, concat("lockstep: store: ", text, "\n"));
                   }}),
-      time_left_finder_(services.loop, plan_.environment, services.folder) {
+      time_left_finder_(services.loop, plan_.environment, services.directory.path()),
+      stack_desk_(
+          services.loop, services.directory.path(),
+          [this](const Message& message) { coordinator_->from_local_agent(message); },
+          [this](const std::string& text) { services_.console.warn(text); }) {
   UniqueFd listener = listen_everywhere(plan_.listen_port);
   const int port = port_of(listener);
   coordinator_ = std::make_unique<CoordinatorShell>(
@@ -69,7 +74,7 @@ Head::~Head() {
 }
 
 CoordinatorShell::Callbacks Head::coordinator_callbacks() {
-  return {.to_local_agent = [](const Message&) {},
+  return {.to_local_agent = [this](const Message& message) { stack_desk_.on_message(message); },
           .local_agent_closed = [](const std::string&) {},
           .say = [this](const std::string& text) { services_.console.note(text); },
           .done = [this] { wind_up(); },
@@ -84,10 +89,36 @@ CoordinatorShell::Callbacks Head::coordinator_callbacks() {
                   return UniqueFd();
                 }
               },
-          .asks_to_join = [this](const NodeInfo& info) { on_join(info); }};
+          .asks_to_join = [this](const NodeInfo& info) { on_join(info); },
+          .prepares =
+              [this](const Membership& membership) {
+                if (record_.epoch == membership.epoch) return;
+                record_.epoch = membership.epoch;
+                record_.world_size = membership.places;
+                record_.left_out = membership.left_out;
+                write_job();
+              }};
+}
+
+// What `lockstep stack` finds the job by.
+void Head::write_job() {
+  try {
+    services_.directory.write_job(record_);
+  } catch (const SystemError& error) {
+    services_.console.warn(error.what());  // a full disk is no reason to stop a job
+  }
 }
 
 Finish Head::run() {
+  record_ = {.run_id = plan_.options.rdzv_id,
+             .host = LocalMachine::current().name,
+             .pid = ::getpid(),
+             .start_time = process_start_time(::getpid()).value_or(0),
+             .started = wall_time(std::chrono::system_clock::now()),
+             .command = {plan_.options.script},
+             .log_directory = {},
+             .workers = {}};
+  write_job();
   for (std::size_t i = 0; i < nodes_.size(); ++i) start(i);
   status_timer_ = services_.loop.after(kStatusInterval, [this] { say_status(); });
   services_.loop.run();

@@ -14,6 +14,8 @@
 #include "launch/event_loop.h"
 #include "launch/log_pump.h"
 #include "launch/node_store.h"
+#include "launch/run_directory.h"
+#include "launch/stack_desk.h"
 #include "launch/stop_signals.h"
 #include "launch/time_left.h"
 
@@ -25,7 +27,7 @@ struct HeadServices {
   LogPump& pump;
   SignalInbox& signals;
   Console& console;
-  std::string folder;  // for small files
+  RunDirectory& directory;
 };
 
 /// The process from which a job on other machines is started: it hosts the coordinator, starts one
@@ -57,6 +59,7 @@ class Head {
   CoordinatorShell::Callbacks coordinator_callbacks();
   void start(std::size_t index);
   void on_join(const NodeInfo& info);
+  void write_job();
   void on_end(std::size_t index, const ExitStatus& status);
   void start_later(std::size_t index, const std::string& why);
   void on_signal();
@@ -70,6 +73,8 @@ class Head {
   JobPlan store_plan_;  // what the store of --store local asks for
   NodeStore store_;
   TimeLeftFinder time_left_finder_;
+  StackDesk stack_desk_;
+  JobRecord record_;
   std::unique_ptr<CoordinatorShell> coordinator_;
   std::vector<Node> nodes_;
   EventLoop::TimerId status_timer_{};

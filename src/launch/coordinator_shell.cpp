@@ -222,6 +222,7 @@ void CoordinatorShell::carry_out(const CoordinatorAction& action) {
 void CoordinatorShell::send(LinkId link, const Message& message) {
   const auto* prepare = std::get_if<Prepare>(&message);
   if (prepare != nullptr && local_store_) callbacks_.open_store(prepare->membership);
+  if (prepare != nullptr && callbacks_.prepares) callbacks_.prepares(prepare->membership);
   if (link != kLocalLink) return server_->send(link, encode(message));
   loop_.after({}, [this, message, alive = alive_] {
     if (*alive) callbacks_.to_local_agent(message);

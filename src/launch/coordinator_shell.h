@@ -30,8 +30,10 @@ class CoordinatorShell {
     std::function<void(const Membership&)> open_store;
     /// A connection to it for a worker on the node at this address; none: it is not that epoch's.
     std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
-    /// A node asks to take part, for the first time or again. May be unset.
+    /// A node asks to take part, for the first time or again. This and the next may be unset.
     std::function<void(const NodeInfo&)> asks_to_join = {};
+    /// A node is told of an epoch; once for each of them.
+    std::function<void(const Membership&)> prepares = {};
     /// Keeps a record for a coordinator after this one, and says when it is kept. Until then no
     /// node is told of a new epoch, so that no other coordinator can take its number. May be unset.
     std::function<void(const CoordinatorRecord&, std::function<void()> kept)> keep_record = {};

@@ -18,7 +18,7 @@ import time
 import unittest
 
 from machines import SshServers, free_port, ssh_is_possible, write_pbsdsh
-from launcher import LIMIT, Job, set_launcher, wait_until_gone
+from launcher import LIMIT, Job, job_environment, set_launcher, stack_command, wait_until_gone
 from network import Network
 from recovery_support import WORKER, RecoveryCase
 
@@ -107,7 +107,7 @@ class Ssh(ClusterTest):
 
     def run_on(self, *arguments, hosts="10.77.0.2,10.77.0.3", ssh=None, env=None):
         return self.start(1, "--hosts", hosts, f"--ssh-options={ssh or self.ssh.options()}",
-                          *arguments, env=env)
+                          "--export", "TMPDIR", *arguments, env=env)
 
     def endless(self):
         """A worker that says its pid and waits, and takes signals."""
@@ -135,7 +135,7 @@ class Ssh(ClusterTest):
               grep -c '5[e]cret'; fi; true
             """)
         job = self.start(1, "--hostfile", hostfile, f"--ssh-options={self.ssh.options()}",
-                         "--export", "MORE=more", "--no-python", "sh", worker,
+                         "--export", "TMPDIR,MORE=more", "--no-python", "sh", worker,
                          env={"NCCL_TEST": "usual", "LOCKSTEP_SECRET": SECRET})
         out, = self.ends_well(job)
         lines = out.splitlines()
@@ -221,6 +221,24 @@ class Ssh(ClusterTest):
         out, = self.ends_well(job)
         self.assertEqual(out.count("attempt 1"), 2)
         self.assertIn("starting it again", job.err)
+
+    def test_gpus_of_a_hostfile_are_made_visible(self):
+        hostfile = self.file("hosts", "10.77.0.2 gpus=1,3\n10.77.0.3\n")
+        job = self.start(1, "--hostfile", hostfile, f"--ssh-options={self.ssh.options()}",
+                         "--exclude", "10.77.0.3", "--no-python", "sh", "-c",
+                         "echo rank $RANK of $WORLD_SIZE sees $CUDA_VISIBLE_DEVICES")
+        out, = self.ends_well(job)
+        self.assertEqual(sorted(out.splitlines()), [f"rank {rank} of 2 sees 1,3" for rank in (0, 1)])
+
+    def test_stack_works_where_the_head_is(self):
+        job = self.run_on("--no-python", "sh", self.endless())
+        self.pids(job, 2)
+        done = subprocess.run(self.network.command(1, *stack_command()), capture_output=True,
+                              text=True, env=job_environment(), timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for rank in (0, 1):
+            self.assertRegex(done.stdout, rf"[Rr]anks? .*{rank}")
+        self.assertIn("10.77.0.3", done.stdout)
 
     def test_a_local_store_is_at_the_head(self):
         job = self.run_on("--store", "local", "--no-python", "sh", self.worker)
