@@ -131,7 +131,9 @@ int run_in_place(LaunchCommand command, RunOptions options, const Environment& e
                           .headed = false,
                           .run_id = std::nullopt,
                           .workers = std::nullopt};
-  if (!options.rdzv_endpoint.empty()) {
+  if (options.rdzv_backend == "etcd") {
+    // They meet there, whoever hosts.
+  } else if (!options.rdzv_endpoint.empty()) {
     placement.endpoint = parse_endpoint(options.rdzv_endpoint, 29400);
   } else if (place.endpoint) {
     placement.endpoint = *place.endpoint;

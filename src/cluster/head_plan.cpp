@@ -28,9 +28,9 @@ void check_meeting(const RunOptions& options) {
         "out");
   }
   if (options.rdzv_backend != "static" && options.rdzv_backend != "c10d") {
-    throw InvalidArgument(
-        concat("--rdzv-backend is '", options.rdzv_backend,
-               "', but nodes that are started from here meet here; leave it out"));
+    throw InvalidArgument(concat("--rdzv-backend is '", options.rdzv_backend,
+                                 "', but nodes that are started from here meet here; leave it out, "
+                                 "or start one launcher per node"));
   }
 }
 

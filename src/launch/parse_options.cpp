@@ -171,13 +171,6 @@ void check_machines(RunOptions& options) {
           concat("--standalone is for this machine alone, but ",
                  options.nodes_auto ? "--nnodes is auto" : "other machines are named"));
     }
-    if (options.rdzv_backend == "etcd") {
-      throw InvalidArgument(
-          concat("--rdzv-backend is etcd, but ",
-                 options.nodes_auto ? "--nnodes is auto" : "other machines are named",
-                 ", where the nodes are found without it; leave it out, or run the same command on "
-                 "every node with --nnodes N"));
-    }
     return;
   }
   for (const std::string name : {"include", "exclude"}) {
@@ -247,12 +240,16 @@ void place_node(RunOptions& options, const NodePlacement& placement) {
   options.max_nodes = placement.max_nodes;
   if (placement.workers) options.nproc_per_node = *placement.workers;
   if (placement.run_id) options.rdzv_id = *placement.run_id;
-  options.rdzv_backend = "c10d";
-  options.rdzv_endpoint = placement.endpoint.to_string();
-  options.rdzv_conf["is_host"] = placement.hosts ? "1" : "0";
   options.node_rank = placement.node_rank;
   options.headed = placement.headed;
   options.given.insert({"node-rank", "rdzv-endpoint"});
+  if (options.rdzv_backend == "etcd" && !placement.headed) {
+    parse_etcd_endpoints(options.rdzv_endpoint, "--rdzv-endpoint");
+  } else {
+    options.rdzv_backend = "c10d";
+    options.rdzv_endpoint = placement.endpoint.to_string();
+    options.rdzv_conf["is_host"] = placement.hosts ? "1" : "0";
+  }
   if (placement.max_nodes == 1 && placement.hosts) {
     options.rdzv_conf.erase("is_host");
     meet_nobody(options);

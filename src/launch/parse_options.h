@@ -34,7 +34,8 @@ struct NodePlacement {
   std::optional<std::string> workers;  // likewise, as --nproc-per-node takes it
 };
 
-/// Settles what was left open in options that seek their nodes.
+/// Settles what was left open in options that seek their nodes. Nodes that meet through etcd still
+/// do.
 void place_node(RunOptions& options, const NodePlacement& placement);
 
 }  // namespace lockstep

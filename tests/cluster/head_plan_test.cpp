@@ -103,6 +103,7 @@ TEST(HeadPlan, this_machine_needs_no_ssh) {
 
 TEST(HeadPlan, what_is_about_one_node_is_refused) {
   EXPECT_THROW(plan({"--node-rank=1"}), InvalidArgument);
+  EXPECT_THROW(plan({"--rdzv-backend=etcd", "--rdzv-endpoint=e:1"}), InvalidArgument);
   EXPECT_THROW(plan({"--local-addr=10.0.0.1"}), InvalidArgument);
   EXPECT_THROW(plan({"--rdzv-conf=is_host=1"}), InvalidArgument);
   EXPECT_THROW(plan({"--ssh-options=-i 'key"}), InvalidArgument);

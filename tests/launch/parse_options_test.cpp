@@ -144,7 +144,6 @@ TEST(ParseOptions, wrong_values_are_refused_with_option_value_and_rule) {
       {{"--rdzv-backend=etcd", "--rdzv-conf=protocol=https"}, "only http is supported"},
       {{"--rdzv-backend=etcd", "--rdzv-conf=cert=x"}, "etcd over TLS is not supported"},
       {{"--rdzv-backend=etcd", "--rdzv-conf=etcd_prefix=x"}, "it must begin with a slash"},
-      {{"--rdzv-backend=etcd", "--nnodes=auto"}, "where the nodes are found without it"},
       {{"--rdzv-backend=etcd-v2", "--rdzv-conf=is_host=1"}, "no node is the host from the start"},
       {{"--rdzv-backend=mine"}, "backends from Python plugins are not supported"},
       {{"--rdzv-endpoint=h:x"}, "--rdzv-endpoint is 'h:x'; its port"},
@@ -337,6 +336,14 @@ TEST(ParseOptions, a_node_that_was_found_out_has_its_place) {
   EXPECT_EQ(options.rdzv_conf.at("is_host"), "0");
   EXPECT_EQ(options.rendezvous.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(options.nproc_per_node, "4");
+
+  RunOptions etcd =
+      parse({"--nnodes=auto", "--rdzv-backend=etcd", "--rdzv-endpoint=e1:2379,e2:2379", "a.py"});
+  lockstep::place_node(etcd, {.min_nodes = 2, .max_nodes = 2, .node_rank = 1});
+  EXPECT_EQ(etcd.rdzv_backend, "etcd");
+  EXPECT_EQ(etcd.rdzv_endpoint, "e1:2379,e2:2379");
+  EXPECT_EQ(etcd.node_rank, 1);
+  EXPECT_FALSE(etcd.rdzv_conf.contains("is_host"));
 
   RunOptions alone = parse({"--nnodes=auto", "a.py"});
   lockstep::place_node(alone, {.endpoint = {.host = "n1", .port = 1}, .hosts = true});
