@@ -173,7 +173,7 @@ void Head::on_end(std::size_t index, const ExitStatus& status) {
   if (coordinator_->phase() == Coordinator::Phase::finished) return wind_up();
   const bool begun = coordinator_->epoch() != 0;
   const std::string why =
-      node.joined
+      node.joined && begun
           ? concat("the launcher on ", node.plan.host.name, " ended (", status.describe(), ")")
           : explain_start_failure(node.plan.starter.kind, node.plan.host.name,
                                   node.plan.starter.lockstep, status, words);

@@ -46,6 +46,12 @@ class SshServers:
             self.close()
             raise
 
+    @staticmethod
+    def _use_pam():
+        """Without PAM an account whose password is locked may not log in, key or not."""
+        lines = pathlib.Path("/etc/shadow").read_text().splitlines()
+        return "yes" if any(line.startswith("root:!") for line in lines) else "no"
+
     def _start(self, node):
         config = self.folder / f"sshd{node}"
         config.write_text(textwrap.dedent(f"""\
@@ -55,7 +61,7 @@ class SshServers:
             AuthorizedKeysFile {self.folder / 'authorized_keys'}
             PidFile none
             StrictModes no
-            UsePAM no
+            UsePAM {self._use_pam()}
             PasswordAuthentication no
             PermitRootLogin yes
             MaxStartups 100
