@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import unittest
 
-from slurm_bed import LIMIT, SlurmCluster, free_ports, missing_tools
+from slurm_bed import LIMIT, SlurmCluster, missing_tools
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(1))
 PYTHON, TOY_TRAINER = [
@@ -97,12 +97,10 @@ class Training(SlurmTest):
         env = {"PYTHON_EXEC": PYTHON}
         job = self.submit(job=[str(TUTORIAL), "2", str(self.folder / "a.pt")], **env)
         weights = self.weights(self.ends_well(job))
-        # A launcher on each node. Their names mean nothing here, so they are told where to meet.
-        (port,) = free_ports(1)
-        text = self.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nnodes=2",
-                                "--rdzv-backend=c10d", "--rdzv-id=srun",
-                                f"--rdzv-endpoint=127.0.0.1:{port}", str(TUTORIAL), "2",
-                                str(self.folder / "b.pt"), cwd=self.folder,
+        # A launcher on each node, which finds out by itself where it is. srun passes the secret on.
+        text = self.cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", LOCKSTEP, "run",
+                                "--nnodes=auto", str(TUTORIAL), "2", str(self.folder / "b.pt"),
+                                cwd=self.folder,
                                 env=self.environment(LOCKSTEP_SECRET="0123456789abcdef" * 2, **env))
         self.assertEqual(self.weights(text), weights)
 
