@@ -3,10 +3,12 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <algorithm>
+#include <bit>
 #include <climits>
 
 #include "core/unique_fd.h"
@@ -24,6 +26,19 @@ std::string host_name() {
     throw_errno("cannot read this machine's name");
   }
   return name;
+}
+
+int prefix_length(const sockaddr* mask) {
+  if (mask == nullptr) return 0;
+  const auto* bytes = mask->sa_family == AF_INET6
+                          ? reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr.s6_addr
+                          : reinterpret_cast<const std::uint8_t*>(
+                                &reinterpret_cast<const sockaddr_in*>(mask)->sin_addr);
+  int length = 0;
+  for (int i = 0; i < (mask->sa_family == AF_INET6 ? 16 : 4); ++i) {
+    length += std::popcount(bytes[i]);
+  }
+  return length;
 }
 
 // The address that packets to `target` would carry. Connecting a datagram socket sends nothing; it
@@ -133,7 +148,8 @@ LocalMachine LocalMachine::current() {
     if (const auto address = IpAddress::from(each->ifa_addr)) {
       machine.addresses.push_back({.address = *address,
                                    .interface = each->ifa_name,
-                                   .up = (each->ifa_flags & IFF_UP) != 0});
+                                   .up = (each->ifa_flags & IFF_UP) != 0,
+                                   .prefix_length = prefix_length(each->ifa_netmask)});
     }
   }
   ::freeifaddrs(list);

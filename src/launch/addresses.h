@@ -14,6 +14,7 @@ struct LocalAddress {
   IpAddress address;
   std::string interface;
   bool up = true;  // the interface is switched on
+  int prefix_length = 0;
 };
 
 /// What this machine is called and where it is reached. Code that decides by it takes one, so that

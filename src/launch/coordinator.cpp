@@ -52,6 +52,7 @@ Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reas
     node->disconnected = now;
     node->disconnect_reason = reason;
     links_.erase(link);
+    failed_surveys_ = 0;
     gather();  // a last call ends when there are too few
   }
   return take();
@@ -101,10 +102,11 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     }
     if (last_call_ && now >= *last_call_) {
       form();
-    } else if (!last_call_ && now >= gathering_since_ + options_.join_timeout) {
+    } else if (!last_call_ && !surveys() && now >= gathering_since_ + options_.join_timeout) {
       finish(1, concat("not enough nodes came together: ", status(now)));
     }
   }
+  survey_if_due();
   if (phase_ == Phase::stopping && now >= stop_deadline_) {
     // All at once: losing the last of them begins the next epoch, with new participants.
     for (const std::string& id : still_busy()) lose(id, "it did not stop its workers in time");
@@ -131,7 +133,11 @@ Time Coordinator::next_deadline() const {
   Time deadline = next_beat_;
   if (phase_ == Phase::gathering) {
     deadline = std::min(deadline, next_status_);
-    deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
+    if (last_call_ || !surveys()) {
+      deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
+    }
+    if (survey_) deadline = std::min(deadline, survey_deadline_);
+    if (survey_again_at_) deadline = std::min(deadline, *survey_again_at_);
   }
   if (recalls()) deadline = std::min(deadline, recall_until_);
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
@@ -154,7 +160,9 @@ std::vector<NodeInfo> Coordinator::candidates() const {
 
 void Coordinator::gather() {
   if (phase_ != Phase::gathering || recalls()) return;
-  const auto count = static_cast<int>(candidates().size());
+  const std::vector<NodeInfo> present = candidates();
+  give_up_survey_without(present);
+  const auto count = static_cast<int>(present.size());
   if (count < options_.terms.min_nodes) {
     last_call_.reset();
     return;
@@ -177,6 +185,7 @@ void Coordinator::form() {
     chosen.resize(static_cast<std::size_t>(options_.terms.max_nodes));
   }
   sort_by_rank_order(chosen);
+  if (!network_is_settled(chosen)) return;
   std::vector<Membership> places = form_memberships(chosen, highest_epoch_ + 1, restarts_);
   places_ = places.front().places;
   const JobTerms& terms = options_.terms;
@@ -382,6 +391,8 @@ void Coordinator::stop_or_finish() {
 void Coordinator::finish(int code, const std::string& reason) {
   phase_ = Phase::finished;
   loss_.reset();
+  survey_.reset();
+  survey_again_at_.reset();
   done_at_ = now_ + kLinger;
   std::ranges::sort(failures_, {}, &Failure::when);
   finish_ = Finish{.code = code, .reason = reason, .failures = {}, .stopped_ranks = stopped_ranks_};

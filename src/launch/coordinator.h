@@ -10,6 +10,7 @@
 
 #include "launch/coordinator_record.h"
 #include "launch/messages.h"
+#include "launch/network_survey.h"
 
 namespace lockstep {
 
@@ -26,6 +27,7 @@ struct CoordinatorOptions {
   Time word_limit = std::chrono::seconds(10);  // for survivors to say that they can be carried over
   Time rejoin_after = std::chrono::seconds(30);  // until a place that is left out is tried again
   Time status_interval = std::chrono::seconds(5);
+  bool surveys_network = false;                  // before the first epoch of a job of fixed size
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
   // What a coordinator of this job before this one has left, whether the process is gone in which
   // that ran, and how long its nodes have to come here.
@@ -118,7 +120,8 @@ class Coordinator {
     Time heard{0};
     Time disconnected{0};  // since when, where it has no link
     std::string disconnect_reason;
-    Epoch busy = 0;  // the epoch whose workers it may still have; 0: none
+    std::string network_address;  // that a survey has chosen; empty: none has
+    Epoch busy = 0;               // the epoch whose workers it may still have; 0: none
     // Of the current epoch:
     bool participant = false;
     Membership membership;
@@ -173,6 +176,8 @@ class Coordinator {
   void handle(Node& node, const CannotReform& cannot);
   void handle(Node& node, const RanksRejected& rejected);
   void handle(Node& node, const Leave& leave);
+  void handle(Node& node, const Addresses& answer);
+  void handle(Node& node, const Probed& answer);
   void handle(Node& node, const PassSignal& signal);
   void pass_signal(const std::string& origin, const std::string& where, const PassSignal& signal);
   void tell_time_left(Node& node);
@@ -228,6 +233,18 @@ class Coordinator {
   void rejoin_if_due();
   int world_size() const { return places_ - left_out(); }
 
+  // The network between the nodes (coordinator_survey.cpp).
+  bool needs_survey(const std::vector<NodeInfo>& nodes) const;
+  /// False: it is being looked at, and gather() is called when that is over.
+  bool network_is_settled(const std::vector<NodeInfo>& nodes);
+  bool surveys() const { return survey_ || survey_again_at_; }
+  void ask_about_network();
+  void give_up_survey_without(const std::vector<NodeInfo>& present);
+  void give_up_survey_with(const std::string& id);
+  void continue_survey();
+  void survey_failed(const std::string& reason);
+  void survey_if_due();
+
   void gather();
   void form();
   void start_if_all_are_ready();
@@ -275,6 +292,11 @@ class Coordinator {
   std::map<std::string, Node> nodes_;  // by id
   std::map<LinkId, std::string> links_;
   bool said_alone_ = false;
+  std::optional<NetworkSurvey> survey_;
+  std::uint64_t next_round_ = 1;
+  Time survey_deadline_{0};
+  std::optional<Time> survey_again_at_;
+  int failed_surveys_ = 0;                 // in a row
   std::map<std::string, Time> claims_;     // on a node rank that is held, by id
   std::vector<std::string> participants_;  // ids by group rank; empty where one is absent
   std::vector<NodeInfo> seats_;            // as they are, or were when they were lost

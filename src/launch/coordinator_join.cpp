@@ -40,6 +40,7 @@ void Coordinator::handle(LinkId link, const Join& join) {
   Node& node = nodes_[join.node.id];
   if (known == nodes_.end()) node.joined = now_;
   node.info = join.node;
+  if (!node.network_address.empty()) node.info.address = node.network_address;
   node.hosts_coordinator = join.hosts_coordinator;
   attach(node, link);
   tell_time_left(node);
@@ -152,6 +153,7 @@ void Coordinator::catch_up(Node& node, const Join& join) {
                      node.info.workers == 1 ? " worker" : " workers", ") joined")});
       say_what_differs(node.info);
     }
+    give_up_survey_with(node.info.id);
     gather();
     return grow_if_possible();
   }

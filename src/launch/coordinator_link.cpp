@@ -1,5 +1,6 @@
 #include "launch/coordinator_link.h"
 
+#include "launch/addresses.h"
 #include "launch/clock_skew.h"
 #include "launch/coordinator_link_parts.h"
 #include "launch/coordinator_log.h"
@@ -94,10 +95,19 @@ class RemoteLink : public CoordinatorLink {
   std::unique_ptr<LinkClient> client_;
 };
 
-// All addresses: the nodes may reach this one over any of its networks.
+// Where the endpoint is one of this machine's addresses, all nodes come there. To a name others may
+// know another of them.
+UniqueFd listen_at_endpoint(const Endpoint& endpoint) {
+  const std::string host = endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host;
+  const auto address = IpAddress::parse(host);
+  const bool is_ours =
+      address && !address->is_unspecified() && LocalMachine::current().has(*address);
+  return is_ours ? listen_on(host, endpoint.port) : listen_everywhere(endpoint.port);
+}
+
 std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   if (plan.one_node) return std::nullopt;
-  CoordinatorShell::Remote remote{.listener = listen_everywhere(plan.meeting.endpoint.port),
+  CoordinatorShell::Remote remote{.listener = listen_at_endpoint(plan.meeting.endpoint),
                                   .options = link_server_options(plan)};
   plan.meeting.endpoint.port = port_of(remote.listener);
   plan.agent.coordinator = plan.meeting.endpoint.to_string();

@@ -94,6 +94,9 @@ void Coordinator::recall(const CoordinatorRecord& record) {
     }
     Node& node = nodes_[participants_[i]];
     node.info = seats_[i];
+    if (options_.surveys_network && !options_.terms.elastic()) {
+      node.network_address = node.info.address;  // what was chosen stays
+    }
     node.participant = node.is_recalled = true;
     node.membership = memberships[i];
     node.busy = epoch_;

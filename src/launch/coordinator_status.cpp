@@ -46,8 +46,10 @@ std::string Coordinator::status(Time now) const {
                             terms.max_nodes == 1 ? " node" : " nodes", " joined",
                             names.empty() ? "" : ": ", join_list(names));
   text += describe_missing(here.size());
+  if (surveys()) text += "; looking at the network between them";
   if (!busy.empty()) text += concat("; still stopping workers: ", join_list(busy));
   text += concat("; waiting for ", whole_seconds(now - gathering_since_), " s");
+  if (surveys()) return text;
   if (last_call_) {
     text += concat(", last call ends in ",
                    std::max<std::int64_t>(0, whole_seconds(*last_call_ - now)), " s");

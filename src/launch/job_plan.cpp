@@ -219,7 +219,8 @@ CoordinatorOptions coordinator_options(const RunOptions& options, const JobTerms
           .join_timeout = options.rendezvous.join_timeout,
           .last_call = options.rendezvous.last_call_timeout,
           .stop_limit = 2 * grace_of(options) + std::chrono::seconds(30),
-          .rejoin_after = options.rejoin_after};
+          .rejoin_after = options.rejoin_after,
+          .surveys_network = options.network_check};
 }
 
 std::string resolve_host(const std::string& host, const std::string& option) {

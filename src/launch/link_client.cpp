@@ -47,6 +47,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
   std::size_t next_address_ = 0;
   std::string failures_;  // "10.0.0.1: Connection refused, ..."
   int last_error_ = 0;    // a value of errno
+  std::string last_reason_;
   UniqueFd connecting_;
   EventLoop::TimerId deadline_{};
   std::shared_ptr<LinkConnection> connection_;
@@ -95,6 +96,7 @@ void LinkClient::Attempt::try_next_address() {
     } catch (const SystemError& error) {
       failures_ += concat(failures_.empty() ? "" : "; ", address.to_string(), ": ", error.what());
       last_error_ = ENETUNREACH;
+      last_reason_ = error.what();
       ++next_address_;
       continue;
     }
@@ -107,7 +109,8 @@ void LinkClient::Attempt::try_next_address() {
     });
     return;
   }
-  const std::string advice = options_.advises ? connect_advice(last_error_, options_.server) : "";
+  if (!options_.advises) return finish(concat("port ", options_.server.port, ": ", last_reason_));
+  const std::string advice = connect_advice(last_error_, options_.server);
   finish(concat("cannot connect to ", options_.server.to_string(), " (", failures_, ")",
                 advice.empty() ? "" : ": ", advice));
 }
@@ -147,6 +150,7 @@ void LinkClient::Attempt::on_decided() {
 
 void LinkClient::Attempt::give_up_address(const std::string& reason, int error) {
   last_error_ = error;
+  last_reason_ = reason;
   failures_ +=
       concat(failures_.empty() ? "" : "; ", addresses_[next_address_].to_string(), ": ", reason);
   ++next_address_;

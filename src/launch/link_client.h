@@ -17,7 +17,9 @@ struct LinkClientOptions {
   std::string run_id;
   std::chrono::milliseconds connect_timeout{5000};  // over all addresses of a name
   LinkLimits limits;
-  bool advises = true;  // why it failed comes with what to do about the coordinator's endpoint
+  // Why it failed is said for people, with what to do about the coordinator's endpoint; otherwise
+  // only why.
+  bool advises = true;
 };
 
 /// One attempt to reach a LinkServer, and the link if it succeeds. To try again, make another.

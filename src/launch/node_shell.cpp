@@ -7,6 +7,7 @@
 
 #include "core/rank_list.h"
 #include "core/signal_names.h"
+#include "launch/addresses.h"
 #include "launch/descendants.h"
 #include "launch/kill_descendants.h"
 #include "launch/wall_time.h"
@@ -50,6 +51,7 @@ NodeShell::NodeShell(JobPlan& plan, const NodeServices& services)
           services.loop, services.directory.path(),
           [this](const Message& message) { link_->send(message); },
           [this](const std::string& text) { services_.console.warn(text); }),
+      network_desk_(services.loop, plan, [this](const Message& message) { link_->send(message); }),
       hang_watch_(plan.options.hang_timeout),
       straggler_watch_(plan.options.straggler_time),
       time_left_finder_(services.loop, plan.environment, services.directory.path()) {
@@ -88,11 +90,13 @@ CoordinatorLink::Callbacks NodeShell::link_callbacks() {
               [this](const Message& message) {
                 stack_desk_.on_message(message);
                 heard_end_ = heard_end_ || std::holds_alternative<Finish>(message);
+                network_desk_.on_message(message);
                 perform(agent_->on_message(message, monotonic_now()));
               },
           .disconnected =
               [this](const std::string& reason) {
                 forwarder_.on_disconnected();
+                network_desk_.close();
                 perform(agent_->on_disconnected(reason, monotonic_now()));
               },
           .say = [this](const std::string& text) { note(text); },
@@ -247,10 +251,18 @@ void NodeShell::carry_out(const StartWorkers& start) {
        .fields = {{"world_size", std::int64_t{start.membership.world_size()}},
                   {"restart_count", std::int64_t{start.membership.restart_count}}}});
   membership_ = start.membership;
+  use_network_of(membership_);
   attempt([&] { workers_.start(start); });
   if (!start.carries_over) return;
   announce_world(start);
   if (workers_.all_started()) write_job(membership_);  // with spares nothing more is heard of it
+}
+
+// The coordinator may have chosen another of this node's addresses than it had given.
+void NodeShell::use_network_of(const Membership& membership) {
+  const auto address = IpAddress::parse(membership.self().address);
+  if (plan_.one_node || !address || address->is_loopback()) return;
+  plan_.interface = LocalMachine::current().interface_of(*address).value_or("");
 }
 
 void NodeShell::carry_out(const SignalWorkers& signal) {

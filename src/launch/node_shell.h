@@ -16,6 +16,7 @@
 #include "launch/job_plan.h"
 #include "launch/keeper.h"
 #include "launch/log_pump.h"
+#include "launch/network_desk.h"
 #include "launch/node_store.h"
 #include "launch/run_directory.h"
 #include "launch/spare_pool.h"
@@ -78,6 +79,7 @@ class NodeShell {
   /// --store local, and the store is on another node.
   bool forwards_store() const;
   WorkerHub::Callbacks hub_callbacks();
+  void use_network_of(const Membership& membership);
   void announce_world(const StartWorkers& start);
   void on_recovers(int slot, const WorkerRecovers& recovers);
   void on_rejected(int slot, const WorkerRejected& rejected);
@@ -125,6 +127,7 @@ class NodeShell {
   WorkerGroup workers_;
   WorkerHub hub_;
   StackDesk stack_desk_;
+  NetworkDesk network_desk_;
   std::optional<Agent> agent_;
   JobRecord record_;
   Membership membership_;  // of the workers

@@ -24,7 +24,10 @@ int NodeStore::open(const Membership& membership) {
   // A new port as well where none was asked for: a worker of an old epoch that connects late, on a
   // node that was cut off, must not find the new one.
   close();
-  UniqueFd listener = listen_on(plan_.store_address, plan_.store_port);
+  // Where nodes have chosen a network, there and nowhere else.
+  const bool is_shared = !plan_.one_node && !plan_.agent.terms.local_store;
+  UniqueFd listener =
+      listen_on(is_shared ? membership.self().address : plan_.store_address, plan_.store_port);
   // Rank 0 will listen there by itself, so the port cannot be held for it.
   if (!plan_.share_store && plan_.options.rdzv_backend != "static") return port_of(listener);
   server_ = std::make_unique<StoreServer>(

@@ -118,6 +118,11 @@ void set_starter(PendingOptions& pending, const OptionValue& value) {
   pending.options.starter = value.text;
 }
 
+void set_network_check(PendingOptions& pending, const OptionValue& value) {
+  if (value.text != "on" && value.text != "off") reject(value, "it must be on or off");
+  pending.options.network_check = value.text == "on";
+}
+
 void set_store(PendingOptions& pending, const OptionValue& value) {
   if (value.text != "shared" && value.text != "local") {
     reject(value, "it must be shared or local");

@@ -63,6 +63,7 @@ void set_signals(PendingOptions& pending, const OptionValue& value);
 void set_shutdown_timeout(PendingOptions& pending, const OptionValue& value);
 void set_starter(PendingOptions& pending, const OptionValue& value);
 void set_store(PendingOptions& pending, const OptionValue& value);
+void set_network_check(PendingOptions& pending, const OptionValue& value);
 void set_recovery(PendingOptions& pending, const OptionValue& value);
 void set_min_world(PendingOptions& pending, const OptionValue& value);
 void set_rejoin_after(PendingOptions& pending, const OptionValue& value);

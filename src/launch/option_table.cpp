@@ -193,6 +193,16 @@ constexpr auto kOptions = std::to_array<Option>({
      .help = "Where workers of several nodes find their store: on node 0, open to addresses of "
              "nodes of the job; or on each node's loopback, carried over the nodes' own link.",
      .set = set_store},
+    {.name = "network-check",
+     .placeholder = "on|off",
+     .variable = "LOCKSTEP_NETWORK_CHECK",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .fallback = "on",
+     .choices = "on off",
+     .help = "Whether the nodes of a job of fixed size try, before it begins, over which of their "
+             "networks they reach each other. Counts on the coordinator's node.",
+     .set = set_network_check},
     {.name = "secret-file",
      .placeholder = "FILE",
      .variable = "LOCKSTEP_SECRET_FILE",

@@ -96,6 +96,7 @@ struct RunOptions {
   std::optional<std::string> secret_file;
   bool insecure = false;
   StoreMode store = StoreMode::shared;
+  bool network_check = true;  // on the coordinator's node
   RecoveryMode recovery = RecoveryMode::in_place;
   int max_replacements = 100;
   std::optional<int> min_world;  // workers that may go on without the others; unset: all or nothing

@@ -4,9 +4,7 @@ long before the time-out.
 Usage: join_test.py LOCKSTEP FAKE_CLOCK
 """
 
-import os
 import pathlib
-import socket
 import stat
 import subprocess
 import sys
@@ -14,7 +12,7 @@ import tempfile
 import textwrap
 import unittest
 
-from launcher import Job, LIMIT, job_environment, set_launcher
+from launcher import Job, set_launcher
 from network import Network, ip
 
 LOCKSTEP, FAKE_CLOCK = sys.argv.pop(1), sys.argv.pop(1)
@@ -23,12 +21,13 @@ set_launcher(LOCKSTEP)
 
 class JoinTest(unittest.TestCase):
     nodes = 2
+    networks = 1
 
     @classmethod
     def setUpClass(cls):
         if not Network.possible():
             raise unittest.SkipTest("network namespaces need root and iproute2")
-        cls.network = Network(cls.nodes)
+        cls.network = Network(cls.nodes, cls.networks)
         cls.addClassCleanup(cls.network.close)
 
     def setUp(self):
@@ -52,9 +51,14 @@ class JoinTest(unittest.TestCase):
         job = Job(["--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "job1",
                    "--rdzv-endpoint", endpoint or f"{self.network.address(1)}:29400",
                    "--secret-file", self.secret, *options, *program, worker or self.worker, *words],
-                  prefix=self.network.command(node), env=env)
+                  prefix=self.on(node), env=env)
         self.jobs.append(job)
         return job
+
+    def on(self, node, *words):
+        """A command on a node, which has a name of its own."""
+        return self.network.command(node, "unshare", "--uts", "sh", "-c",
+                                    f'hostname node{node} && exec "$@"', "sh", *words)
 
     def ends_well(self, *jobs):
         outputs = []
@@ -127,7 +131,7 @@ class Unequal(JoinTest):
         first = self.start(1, worker=new)
         first.wait_for_error("joined")
         line = self.refused(self.start(2, worker=old))
-        self.assertRegex(line, r"train\.sh on \S+ \(\w+ 9 bytes\) is not the one on \S+ "
+        self.assertRegex(line, r"train\.sh on node2 \(\w+ 9 bytes\) is not the one on node1 "
                                r"\(\w+ 20 bytes\): copy")
         self.assertIn("train.sh", first.wait_for_error("refused "))
         self.ends_well(self.start(2, worker=new), first)
@@ -154,7 +158,7 @@ class Unequal(JoinTest):
         line = self.refused(self.start(2))
         set_launcher(LOCKSTEP)
         self.assertIn(f"the coordinator is lockstep {version}, ", line)
-        self.assertIn(f" has lockstep {other}: install the same", line)
+        self.assertIn(f"node2 has lockstep {other}: install the same", line)
         self.assertIn(other, first.wait_for_error("refused "))
         self.ends_well(self.start(2), first)
 
@@ -163,19 +167,136 @@ class Unequal(JoinTest):
         second = self.start(2, env={"LD_PRELOAD": FAKE_CLOCK, "FAKE_CLOCK_AHEAD": "-90"})
         self.ends_well(first, second)
         line = self.line(first, "the clock of node ") if "clock" not in first.err else first.err
-        self.assertRegex(line, r"the clock of node \S+ is (89|90) s behind the coordinator's: set it")
+        self.assertRegex(line, r"the clock of node node2 is (89|90) s behind the coordinator's: set it")
 
 
 class Allocation(JoinTest):
     def test_a_command_that_runs_on_one_node_only(self):
-        here = socket.gethostname()
-        first = self.start(1, env={"SLURM_JOB_NODELIST": f"{here},other-node"})
+        first = self.start(1, env={"SLURM_JOB_NODELIST": "node1,other-node"})
         line = self.line(first, "only: nobody else")
-        self.assertIn(f"started on {here} only", line)
+        self.assertIn("started on node1 only", line)
         self.assertIn("(other-node)", line)
         self.assertIn("srun", line)
         # It may still come.
         self.ends_well(self.start(2), first)
+
+
+class Survey(JoinTest):
+    """Over which network the nodes reach each other."""
+    nodes = 3
+    networks = 2
+
+    def start_all(self, *options, env=None, **more):
+        return [self.start(node, *options, nnodes="3", env=(env or {}).get(node), **more)
+                for node in (1, 2, 3)]
+
+    def waiter(self):
+        return self.file("waiter.sh", """
+            echo rank $RANK at $MASTER_ADDR port $MASTER_PORT over $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME
+            exec sleep 1000
+            """)
+
+    def forbid(self, node, other, network=0):
+        self.network.forbid(node, other, network)
+        self.addCleanup(self.network.allow, node, other, network)
+
+    def listening(self, node):
+        """Addresses and ports outside loopback that something of the node listens at."""
+        found = set()
+        for name, size in (("tcp", 8), ("tcp6", 32)):
+            table = subprocess.run(self.network.command(node, "cat", f"/proc/net/{name}"), check=True,
+                                   capture_output=True, text=True).stdout
+            for line in table.splitlines()[1:]:
+                local, state = line.split()[1], line.split()[3]
+                if state == "0A":
+                    address, port = local.split(":")
+                    if size == 8:
+                        address = ".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
+                    found.add((address, int(port, 16)))
+        return {each for each in found if not each[0].startswith("127.")}
+
+    def test_the_coordinators_network_is_taken_where_it_joins_all(self):
+        jobs = self.start_all(worker=self.waiter())
+        lines = [job.wait_for_line("over") for job in jobs]
+        for rank, line in enumerate(lines):
+            self.assertRegex(line, rf"rank {rank} at 10\.77\.0\.1 port \d+ over eth0 =eth0")
+        jobs[0].wait_for_error("network: 10.77.0.0/24 (eth0) on all 3 nodes\n")
+        port = int(lines[0].split(" port ")[1].split()[0])
+        self.assertEqual(self.listening(1), {("10.77.0.1", 29400), ("10.77.0.1", port)})
+        for node in (2, 3):
+            self.assertEqual(self.listening(node), set())
+
+    def test_another_one_is_taken_where_a_pair_does_not_reach_each_other(self):
+        self.forbid(2, 3)
+        jobs = self.start_all(worker=self.waiter())
+        lines = [job.wait_for_line("over") for job in jobs]
+        for rank, line in enumerate(lines):
+            self.assertRegex(line, rf"rank {rank} at 10\.78\.0\.1 port \d+ over eth1 =eth1")
+        jobs[0].wait_for_error("network: 10.78.0.0/24 (eth1) on all 3 nodes; node2 does not reach "
+                               "node3 at 10.77.0.3 (eth0): ")
+        port = int(lines[0].split(" port ")[1].split()[0])
+        self.assertEqual(self.listening(1), {("10.77.0.1", 29400), ("10.78.0.1", port)})
+
+    def test_where_no_network_joins_all_the_job_ends_with_the_pair(self):
+        self.forbid(2, 3, network=0)
+        self.forbid(2, 3, network=1)
+        for job in self.start_all():
+            code, out, err = job.end()
+            self.assertEqual((code, out), (1, ""), err)
+            self.assertIn("no network joins all nodes", err)
+            self.assertIn("node2 does not reach node3 at 10.77.0.3 (eth0): ", err)
+            self.assertIn("--network-check off", err)
+
+    def test_without_the_check_it_starts_all_the_same(self):
+        self.forbid(2, 3, network=0)
+        self.forbid(2, 3, network=1)
+        self.ends_well(*self.start_all("--network-check", "off"))
+
+    def test_an_interface_that_reaches_nobody_is_named_and_the_one_that_does(self):
+        for node in (1, 3):
+            self.forbid(node, 2, network=1)
+        for job in self.start_all(env={2: {"GLOO_SOCKET_IFNAME": "eth1"}}):
+            code, _, err = job.end()
+            self.assertEqual(code, 1, err)
+            self.assertIn("does not reach node2 at 10.78.0.2 (eth1): ", err)
+            self.assertIn("over 10.77.0.0/24 (eth0) all nodes reach each other: correct or leave out "
+                          "GLOO_SOCKET_IFNAME=eth1 on node2", err)
+
+    def test_a_pinned_address_counts(self):
+        jobs = [self.start(node, "--local-addr", self.network.address(node, 1), nnodes="3")
+                for node in (1, 2, 3)]
+        for out in self.ends_well(*jobs):
+            self.assertIn("at 10.78.0.1", out)
+        self.assertIn("network: 10.78.0.0/24 (eth1) on all 3 nodes", jobs[0].err)
+
+    def test_a_port_between_nodes_that_is_blocked(self):
+        # What node 3 answers to node 2 is dropped, in both networks, as by a firewall.
+        for network in (0, 1):
+            route = ["blackhole", self.network.address(2, network)]
+            ip("-n", self.network.namespace(3), "route", "add", *route)
+            self.addCleanup(ip, "-n", self.network.namespace(3), "route", "delete", *route)
+        for job in self.start_all():
+            code, _, err = job.end()
+            self.assertEqual(code, 1, err)
+            self.assertIn("no network joins all nodes", err)
+            self.assertIn("node2 does not reach node3 at 10.77.0.3 (eth0): no answer", err)
+            self.assertIn("firewall", err)
+
+    def test_nodes_with_ipv6_alone(self):
+        for node in (1, 2, 3):
+            namespace = self.network.namespace(node)
+            for network in (0, 1):
+                ip("-n", namespace, "address", "delete", f"{self.network.address(node, network)}/24",
+                   "dev", f"eth{network}")
+                self.addCleanup(ip, "-n", namespace, "address", "add",
+                                f"{self.network.address(node, network)}/24", "dev", f"eth{network}")
+            ip("-n", namespace, "address", "add", f"fd00:77::{node}/64", "dev", "eth0", "nodad")
+            self.addCleanup(ip, "-n", namespace, "address", "delete", f"fd00:77::{node}/64", "dev",
+                            "eth0")
+        jobs = self.start_all(endpoint="[fd00:77::1]:29400", worker=self.waiter())
+        for rank, job in enumerate(jobs):
+            self.assertIn(f"rank {rank} at fd00:77::1 port", job.wait_for_line("over eth0 =eth0"))
+        jobs[0].wait_for_error("network: fd00:77::/64 (eth0) on all 3 nodes")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Several machines on one: network namespaces with an address each, joined by a switch whose cables
-can be pulled. Needs root and iproute2."""
+can be pulled. They may have a second network. Needs root and iproute2."""
 
 import os
 import shutil
@@ -11,9 +11,10 @@ def ip(*arguments):
 
 
 class Network:
-    def __init__(self, nodes):
+    def __init__(self, nodes, networks=1):
         self.name = f"ls{os.getpid()}"
         self.nodes = nodes
+        self.networks = networks
         self.switch = f"{self.name}s"
         self.namespaces = []
         try:
@@ -28,18 +29,28 @@ class Network:
 
     def _build(self):
         self._add(self.switch)
-        ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "br0", "up")
         for node in range(1, self.nodes + 1):
-            namespace = self.namespace(node)
-            self._add(namespace)
-            ip("-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{node}",
-               "netns", self.switch)
-            ip("-n", self.switch, "link", "set", f"port{node}", "master", "br0")
-            ip("-n", self.switch, "link", "set", f"port{node}", "up")
-            ip("-n", namespace, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
-            ip("-n", namespace, "link", "set", "eth0", "up")
-            ip("-n", namespace, "link", "set", "lo", "up")
+            self._add(self.namespace(node))
+            ip("-n", self.namespace(node), "link", "set", "lo", "up")
+        for network in range(self.networks):
+            ip("-n", self.switch, "link", "add", f"br{network}", "type", "bridge")
+            ip("-n", self.switch, "link", "set", f"br{network}", "up")
+            for node in range(1, self.nodes + 1):
+                self._plug_in(node, network)
+
+    def _plug_in(self, node, network):
+        namespace, port = self.namespace(node), self._port(node, network)
+        ip("-n", namespace, "link", "add", f"eth{network}", "type", "veth", "peer", "name", port,
+           "netns", self.switch)
+        ip("-n", self.switch, "link", "set", port, "master", f"br{network}")
+        ip("-n", self.switch, "link", "set", port, "up")
+        ip("-n", namespace, "address", "add", f"{self.address(node, network)}/24", "dev",
+           f"eth{network}")
+        ip("-n", namespace, "link", "set", f"eth{network}", "up")
+
+    @staticmethod
+    def _port(node, network):
+        return f"port{node}" if network == 0 else f"port{node}n{network}"
 
     def _add(self, namespace):
         ip("netns", "add", namespace)
@@ -49,8 +60,15 @@ class Network:
         return f"{self.name}n{node}"
 
     @staticmethod
-    def address(node):
-        return f"10.77.0.{node}"
+    def address(node, network=0):
+        return f"10.{77 + network}.0.{node}"
+
+    def forbid(self, node, other, network=0):
+        """The node has no way to the other in that network."""
+        ip("-n", self.namespace(node), "route", "add", "unreachable", self.address(other, network))
+
+    def allow(self, node, other, network=0):
+        ip("-n", self.namespace(node), "route", "delete", "unreachable", self.address(other, network))
 
     def command(self, node, *words):
         return ["ip", "netns", "exec", self.namespace(node), *words]

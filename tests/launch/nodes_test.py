@@ -60,11 +60,11 @@ class NodesTest(unittest.TestCase):
         return str(path)
 
     def start(self, node, *options, worker=None, nnodes="2", nproc=1, secret=None, job_id="job1",
-              conf="", backend="c10d", python=None, words=()):
+              conf="", backend="c10d", python=None, words=(), endpoint=None):
         """One node's launcher; the endpoint is node 1."""
         rendezvous = ["--nnodes", nnodes, "--nproc-per-node", str(nproc), "--rdzv-id", job_id,
                  "--rdzv-backend", backend,
-                 "--rdzv-endpoint", f"{self.network.address(1)}:29400",
+                 "--rdzv-endpoint", endpoint or f"{self.network.address(1)}:29400",
                  "--secret-file", secret or self.secret]
         if conf:
             rendezvous += ["--rdzv-conf", conf]
@@ -349,7 +349,7 @@ class LocalStore(NodesTest):
             self.assertFalse(self.answers(node % 3 + 1, self.network.address(node), port))
             self.assertFalse(self.answers(node, self.network.address(node), port))
             outside = {at for at in self.listening(node) if not at.startswith("127.0.0.1:")}
-            self.assertEqual(outside, {"*:29400"} if node == 1 else set())
+            self.assertEqual(outside, {"10.77.0.1:29400"} if node == 1 else set())
         jobs[0].process.send_signal(signal.SIGTERM)
         for job in jobs:
             self.assertEqual(job.end()[0], 128 + signal.SIGTERM)
@@ -402,6 +402,30 @@ class Training(NodesTest):
             *[self.start(node, worker=worker, nproc=2, python=TORCH_PYTHON) for node in (1, 2)]
         )
         self.assertEqual("".join(outputs).count("sum 10.0"), 4)
+
+    def test_they_meet_where_there_is_ipv6_alone(self):
+        for node in (1, 2):
+            namespace = self.network.namespace(node)
+            ip("-n", namespace, "address", "add", f"fd00:77::{node}/64", "dev", "eth0", "nodad")
+            self.addCleanup(ip, "-n", namespace, "address", "delete", f"fd00:77::{node}/64", "dev",
+                            "eth0")
+            v4 = [f"{self.network.address(node)}/24", "dev", "eth0"]
+            ip("-n", namespace, "address", "delete", *v4)
+            self.addCleanup(ip, "-n", namespace, "address", "add", *v4)
+        worker = self.file("train.py", """
+            import os, sys
+            import torch
+            import torch.distributed as dist
+            assert os.environ["MASTER_ADDR"] == "fd00:77::1"
+            dist.init_process_group("gloo")
+            total = torch.tensor([float(dist.get_rank() + 1)])
+            dist.all_reduce(total)
+            sys.stdout.write(f"sum {total.item()}\\n")
+            dist.destroy_process_group()
+            """)
+        outputs = self.ends_well(*[self.start(node, worker=worker, python=TORCH_PYTHON,
+                                              endpoint="[fd00:77::1]:29400") for node in (1, 2)])
+        self.assertEqual("".join(outputs).count("sum 3.0"), 2)
 
     def test_they_meet_over_a_local_store_too(self):
         worker = self.file("train.py", """

@@ -98,6 +98,7 @@ const std::vector<Case>& value_cases() {
       {"export", "A,B=1", [](const auto& o) { return o.export_list == "A,B=1"; }},
       {"prologue", "module load x", [](const auto& o) { return o.prologue == "module load x"; }},
       {"remote-lockstep", "/opt/l", [](const auto& o) { return o.remote_lockstep == "/opt/l"; }},
+      {"network-check", "off", [](const auto& o) { return !o.network_check; }},
       {"prefix", "[${rank}]", [](const auto& o) { return o.prefix == "[${rank}]"; }},
       {"log-max-size", "2M", [](const auto& o) { return o.log_max_bytes == 2u << 20; }},
   };

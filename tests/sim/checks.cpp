@@ -199,12 +199,30 @@ void Checks::coordinator_said(const std::string& text) {
   if (text.find("cannot go on in place") != std::string::npos) said_why_ = true;
 }
 
+// All nodes of a job of fixed size reach each other where they are told to.
+void Checks::check_network(const Membership& membership) const {
+  if (scenario_.terms.elastic() || membership.nodes.size() < 2) return;
+  for (const NodePlace& place : membership.nodes) {
+    const auto index = static_cast<std::size_t>(std::stoi(place.host.substr(1)));
+    require(!place.address.starts_with("10.0.") || !scenario_.nodes[index].dead_address, place.host,
+            " is a member of epoch ", membership.epoch, " at ", place.address,
+            ", where nobody reaches it");
+    require(!place.address.starts_with("10.1.") || scenario_.second_network, place.host, " is at ",
+            place.address, ", which it does not have");
+  }
+}
+
 void Checks::coordinator_sent(const std::string& node_id, const Message& message, Time local_now) {
   if (const auto* finish = std::get_if<Finish>(&message)) {
     if (!finish_) {
       finish_ = *finish;
       if (finish->code == 0) check_success();
       finish->code == 0 ? ++tally_.succeeded : ++tally_.failed;
+      require(
+          finish->reason.find("no network joins") == std::string::npos || !scenario_.has_network(),
+          "there is a network: ", finish->reason);
+      require(finish->reason.find("questions about the network") == std::string::npos,
+              "all answer: ", finish->reason);
       require(finish->code == 0 || !must_go_on() ||
                   finish->reason.find("the second time") != std::string::npos,
               "the job failed although it could have gone on in place: ", finish->reason);
@@ -236,6 +254,7 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
               std::ranges::includes(formed.replaced, replaced),
           "two views of who is replaced in epoch ", membership.epoch);
   if (prepare->carries_over) return;  // others live on
+  check_network(membership);
   const auto processes = processes_.find(node_id);
   require(processes == processes_.end() || processes->second == 0, node_id,
           " is made a member of epoch ", membership.epoch, " although it still has workers");

@@ -148,6 +148,7 @@ class Checks {
   void take_over_epoch(Epoch epoch);
   void cost_restart(const CoordinatorView& before, const CoordinatorView& after);
   void check_membership(const Membership& membership) const;
+  void check_network(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
   static bool is_same_place(const Membership& before, const Membership& now, std::size_t node);
   void check_reformed(const Prepare& prepare, const Formed& before, Time local_now);

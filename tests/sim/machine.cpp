@@ -58,7 +58,7 @@ void Machine::later(Time delay, std::function<void()> action) {
 void Machine::start_process() {
   ++life_;
   id_ = concat("n", index_, ".", life_);
-  stop_signals_ = 0;
+  stop_signals_ = probe_port_ = 0;
   finish_.reset();
   shared_.trace.note(shared_.queue.now(), id_, "process starts");
   AgentOptions options = shared_.scenario.agent;
@@ -206,6 +206,7 @@ void Machine::arrived(const std::string& text) {
   shared_.trace.note(shared_.queue.now(), id_, "gets", text);
   heard_ = local_now();
   const Message message = decode(text);
+  answer(message);
   with_agent(
       "", [&](Agent& agent) { return agent.on_message(message, local_now()); }, &message);
 }
@@ -269,6 +270,8 @@ void Machine::with_coordinator(const char* what, Call call, const Message* messa
 void Machine::carry_out(const CoordinatorAction& action) {
   if (const auto* send = std::get_if<SendTo>(&action)) {
     shared_.checks.coordinator_sent(ids_by_link_[send->link], send->message, local_now());
+    const auto* prepare = std::get_if<Prepare>(&send->message);
+    if (prepare != nullptr && prepare->carries_over) shared_.re_formed(prepare->membership);
     shared_.network->send_to_node(send->link, encode(send->message));
   } else if (const auto* close = std::get_if<CloseLink>(&action)) {
     shared_.network->close_at_coordinator(close->link);

@@ -30,6 +30,8 @@ struct Shared {
   Network* network = nullptr;
   bool faults_over = false;
   std::function<void(Epoch)> worker_failed;  // tells all machines
+  std::function<bool(const ProbeTarget&)> is_reached;
+  std::function<void(const Membership&)> re_formed;  // tells all machines
 };
 
 /// A computer with one launcher process at a time: its agent, the coordinator where it is the first
@@ -50,6 +52,8 @@ class Machine {
   void infect(Epoch epoch);
   /// A fault: one worker dies. False: there is none, or the job could not go on.
   bool kill_worker();
+  /// The others go on without the workers whose places are left out.
+  void doom_left_out(const Membership& membership);
   /// Whether the job can go on without this machine.
   bool is_dispensable() const;
   // What workers that train say.
@@ -62,6 +66,8 @@ class Machine {
   bool listens() const { return coordinator_.has_value(); }
   bool awaits_connection(std::uint64_t attempt) const { return alive() && attempt_ == attempt; }
   int processes() const;
+  /// Whether somebody whose own connection works finds this very process there.
+  bool is_reached_at(const ProbeTarget& target) const;
 
   void connected(LinkId link);
   void connection_lost(const std::string& reason);
@@ -95,6 +101,12 @@ class Machine {
 
   /// For what the sources beside machine.cpp have to tell the agent.
   void report(const char* what, const std::function<Agent::Actions(Agent&)>& call);
+
+  // Questions about the network (machine_network.cpp).
+  std::string second_address() const;
+  void answer(const Message& question);
+  void probe(const ProbeNodes& probes);
+  void tell_coordinator(const Message& message);
 
   void carry_out(const AgentAction& action);
   void carry_out(const CoordinatorAction& action);
@@ -148,6 +160,7 @@ class Machine {
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
   Time heard_{0};                              // local; of the coordinator
   int stop_signals_ = 0;
+  int probe_port_ = 0;  // where it answers probes; 0: nowhere
   int group_rank_ = 0;  // when it last started workers
 };
 

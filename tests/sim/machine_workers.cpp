@@ -130,6 +130,15 @@ void Machine::revoke_workers(const RevokeWorkers& revoke) {
   }
 }
 
+void Machine::doom_left_out(const Membership& membership) {
+  if (!alive() || std::cmp_greater_equal(group_rank_, membership.nodes.size())) return;
+  const int first = membership.nodes[static_cast<std::size_t>(group_rank_)].first_rank;
+  for (const Process& process : processes_) {
+    if (!process.worker || membership.is_in(first + process.local_rank)) continue;
+    shared_.training.doom(worker_id(process.number));
+  }
+}
+
 bool Machine::kill_worker() {
   if (!alive() || processes_.empty()) return false;
   const Process& process = processes_[static_cast<std::size_t>(

@@ -220,3 +220,11 @@ mutation(node_taken_beyond_the_budget coordinator_seats.cpp
 mutation(warned_of_more_time_than_is_left coordinator_signals.cpp
   [[send(node, PassSignal{.signal = 0, .time_left = *ends_at_ - now_});]]
   [[send(node, PassSignal{.signal = 0, .time_left = *ends_at_ + now_});]])
+
+# The survey of the network.
+mutation(network_without_answers network_survey.cpp
+  [[if (answered_.size() < members_.size()) return false;]]
+  [[]])
+mutation(first_choice_taken_unseen network_survey.cpp
+  [[const bool favourites_do = stage_ == Stage::favourites && unreached_.empty();]]
+  [[const bool favourites_do = stage_ == Stage::favourites;]])

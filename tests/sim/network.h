@@ -53,6 +53,11 @@ class Network {
 
   // Faults.
   void block(int node, Way way, bool blocked);
+  /// Whether something of what it sends or should get does not pass.
+  bool is_cut_off(int node) const {
+    const auto& ways = blocked_[static_cast<std::size_t>(node)];
+    return ways[0] || ways[1];
+  }
   /// Breaks the node's connection, if it has one. An end that does not learn of it is left with
   /// half a connection.
   void break_connection(int node, bool node_learns, bool coordinator_learns);

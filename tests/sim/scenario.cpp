@@ -98,6 +98,17 @@ void choose_shrinking(Scenario& scenario, Random& random) {
   terms.max_replacements = random.percent(50) ? 100'000 : random.between(0, 20);
 }
 
+void choose_network(Scenario& scenario, Random& random) {
+  scenario.coordinator.surveys_network = true;
+  scenario.second_network = random.percent(30);
+  if (scenario.second_network) {
+    for (NodeScenario& node : scenario.nodes) node.dead_address = random.percent(40);
+  } else if (!scenario.must_survive && random.percent(2)) {
+    const int last = static_cast<int>(scenario.nodes.size()) - 1;
+    scenario.nodes[static_cast<std::size_t>(random.between(0, last))].dead_address = true;
+  }
+}
+
 }  // namespace
 
 Time Clock::real(Time local) const {
@@ -141,16 +152,21 @@ Scenario make_scenario(std::uint64_t seed) {
   if (random.percent(10)) scenario.warning = random.between(1s, 60s);
   scenario.coordinator.terms = scenario.agent.terms = scenario.terms;
   scenario.keeps_log = random.percent(50);
+  choose_network(scenario, random);
 
   // Each of the restarts, and each node that comes or goes, costs at most one turn.
   const CoordinatorOptions& coordinator = scenario.coordinator;
   const Time turn = coordinator.last_call + scenario.work + scenario.uneven +
                     coordinator.stop_limit + 2 * scenario.terms.beat_limit + scenario.latest_start +
-                    10s;
+                    20s;
   scenario.end_limit = scenario.faults_end + 2 * coordinator.join_timeout +
                        (scenario.terms.max_restarts + nodes + 2) * turn +
                        std::min(scenario.terms.max_replacements, 100) * 10s;
   return scenario;
+}
+
+bool Scenario::has_network() const {
+  return second_network || std::ranges::none_of(nodes, &NodeScenario::dead_address);
 }
 
 std::string Scenario::describe() const {
@@ -177,14 +193,15 @@ std::string Scenario::describe() const {
                        losing_percent, " % of messages lost");
   text += concat(", ", repeating_percent, " % of messages repeated; must end by ",
                  seconds(end_limit), " s");
+  if (second_network) text += "; a second network, 10.1.0";
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const NodeScenario& node = nodes[i];
-    text +=
-        concat("\nn", i, ": 10.0.0.", node.address, ", ", node.workers, " workers, ",
-               node.never_comes ? "never comes" : concat("comes at ", seconds(node.start), " s"),
-               node.node_rank ? concat(", node rank ", *node.node_rank) : "",
-               node.other_run_id ? ", another run id" : "", ", clock ", seconds(node.clock.offset),
-               " s ", node.clock.parts_per_million, " ppm");
+    text += concat(
+        "\nn", i, ": 10.0.0.", node.address, ", ", node.workers, " workers, ",
+        node.never_comes ? "never comes" : concat("comes at ", seconds(node.start), " s"),
+        node.node_rank ? concat(", node rank ", *node.node_rank) : "",
+        node.other_run_id ? ", another run id" : "", node.dead_address ? ", not reached there" : "",
+        ", clock ", seconds(node.clock.offset), " s ", node.clock.parts_per_million, " ppm");
   }
   return text;
 }

@@ -31,6 +31,7 @@ struct NodeScenario {
   int workers = 1;
   std::optional<int> node_rank;
   bool other_run_id = false;
+  bool dead_address = false;  // nobody reaches it at its first address
 };
 
 /// What the faults and the workers of one simulated job are like.
@@ -58,7 +59,10 @@ struct Scenario {
   Time latest_start{0};         // of training, after all have met for the first time
   int unstartable_percent = 0;  // of workers that join others
 
-  bool keeps_log = false;  // a coordinator that is started again goes on from its record
+  bool keeps_log = false;       // a coordinator that is started again goes on from its record
+  bool second_network = false;  // all nodes have an address in it as well
+  /// Whether there is a network over which all nodes reach each other.
+  bool has_network() const;
 
   Time fault_gap{0};            // between faults on average; 0: none
   int losing_percent = 0;       // of messages that matter, each with its connection

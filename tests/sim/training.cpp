@@ -202,7 +202,8 @@ bool Training::is_survivable(const std::set<int>& numbers) const {
   if (!any || ends_) return false;
   return std::ranges::any_of(workers_, [&](const auto& entry) {
     return !numbers.contains(entry.first) && entry.second.has_state && !entry.second.is_orphan &&
-           entry.second.lineage == lineage_ && entry.second.state_since + kKnown < queue_.now();
+           !doomed_.contains(entry.first) && entry.second.lineage == lineage_ &&
+           entry.second.state_since + kKnown < queue_.now();
   });
 }
 

@@ -54,6 +54,8 @@ class Training {
   void die(int worker);
   /// Its node's launcher is gone: it cannot be carried over, and dies in a moment.
   void orphan(int worker);
+  /// The others will go on without it, and it is killed when its agent hears of that.
+  void doom(int worker) { doomed_.insert(worker); }
 
   bool has_state(int worker) const;
   /// A rule about what is carried over: nobody who has no state.
@@ -101,6 +103,7 @@ class Training {
   std::map<WorldKey, World> worlds_;
   int highest_ = 0;  // step that anybody who lives has committed, since all were started anew
   int lineage_ = 0;  // how often all were; who was cut off may still live in an older one
+  std::set<int> doomed_;
   bool ends_ = false;
   int recoveries_ = 0;
 };

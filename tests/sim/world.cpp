@@ -1,5 +1,6 @@
 #include "sim/world.h"
 
+#include <algorithm>
 #include <csignal>
 #include <deque>
 #include <exception>
@@ -38,6 +39,13 @@ class World final : public NetworkUsers {
     shared_.training.set_length({.steps = scenario.steps,
                                  .step_time = scenario.work / scenario.steps,
                                  .latest_start = scenario.latest_start});
+    shared_.is_reached = [this](const ProbeTarget& target) {
+      return std::ranges::any_of(
+          machines_, [&](const Machine& machine) { return machine.is_reached_at(target); });
+    };
+    shared_.re_formed = [this](const Membership& membership) {
+      for (Machine& machine : machines_) machine.doom_left_out(membership);
+    };
     const auto machine_of = [this](int worker) -> Machine& {
       return machines_[static_cast<std::size_t>(worker / 1'000'000)];
     };

@@ -1,0 +1,115 @@
+// The network over which the nodes of a job reach each other, before they begin.
+#include <algorithm>
+
+#include "launch/coordinator.h"
+#include "launch/ip_address.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+// A node may be lost, or its network mended, between two looks; so one alone decides nothing.
+constexpr int kMostSurveys = 3;
+constexpr Time kSurveyPause = std::chrono::seconds(1);
+
+bool is_loopback(const std::string& text) {
+  const auto address = IpAddress::parse(text);
+  return address && address->is_loopback();
+}
+
+}  // namespace
+
+// A job that may change its size takes nodes as they come, and those do not wait for a survey.
+bool Coordinator::needs_survey(const std::vector<NodeInfo>& nodes) const {
+  if (!options_.surveys_network || options_.terms.elastic() || nodes.size() < 2) return false;
+  const auto stays_here = [](const NodeInfo& node) { return is_loopback(node.address); };
+  const auto is_settled = [&](const NodeInfo& node) {
+    return !nodes_.at(node.id).network_address.empty();
+  };
+  return !std::ranges::all_of(nodes, stays_here) && !std::ranges::all_of(nodes, is_settled);
+}
+
+bool Coordinator::network_is_settled(const std::vector<NodeInfo>& nodes) {
+  if (surveys()) return false;
+  if (!needs_survey(nodes)) return true;
+  std::vector<NetworkSurvey::Member> members;
+  for (const NodeInfo& node : nodes) {
+    members.push_back(
+        {.id = node.id, .host = node.host, .settled = nodes_.at(node.id).network_address});
+  }
+  survey_.emplace(next_round_, std::move(members));
+  next_round_ += NetworkSurvey::kRounds;
+  ask_about_network();
+  return false;
+}
+
+void Coordinator::ask_about_network() {
+  // Who is silent for so long is lost; the rest is for those that hear and do not answer.
+  survey_deadline_ = now_ + options_.terms.beat_limit + std::chrono::seconds(4);
+  for (const NetworkSurvey::Member& member : survey_->members()) {
+    if (const auto question = survey_->question(member.id)) send(nodes_.at(member.id), *question);
+  }
+}
+
+// A survey is about these nodes and these connections.
+void Coordinator::give_up_survey_without(const std::vector<NodeInfo>& present) {
+  if (!survey_) return;
+  for (const NetworkSurvey::Member& member : survey_->members()) {
+    if (std::ranges::find(present, member.id, &NodeInfo::id) != present.end()) continue;
+    survey_.reset();
+    failed_surveys_ = 0;
+    return;
+  }
+}
+
+void Coordinator::give_up_survey_with(const std::string& id) {
+  if (!survey_ || !std::ranges::count(survey_->members(), id, &NetworkSurvey::Member::id)) return;
+  survey_.reset();
+  failed_surveys_ = 0;
+}
+
+void Coordinator::handle(Node& node, const Addresses& answer) {
+  if (survey_ && survey_->on_answer(node.info.id, answer)) continue_survey();
+}
+
+void Coordinator::handle(Node& node, const Probed& answer) {
+  if (survey_ && survey_->on_answer(node.info.id, answer)) continue_survey();
+}
+
+void Coordinator::continue_survey() {
+  const std::optional<NetworkChoice> choice = survey_->choice();  // it outlives the survey
+  if (!choice) return ask_about_network();
+  if (choice->addresses.empty()) return survey_failed(choice->text);
+  actions_.push_back(Say{choice->text});
+  const std::vector<std::string> addresses = survey_->chosen();
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    Node& node = nodes_.at(survey_->members()[i].id);
+    node.network_address = node.info.address = addresses[i];
+  }
+  survey_.reset();
+  failed_surveys_ = 0;
+  gather();
+}
+
+void Coordinator::survey_failed(const std::string& reason) {
+  survey_.reset();
+  if (++failed_surveys_ >= kMostSurveys) return finish(1, reason);
+  survey_again_at_ = now_ + kSurveyPause;
+}
+
+void Coordinator::survey_if_due() {
+  if (phase_ != Phase::gathering) return;
+  if (survey_again_at_ && now_ >= *survey_again_at_) {
+    survey_again_at_.reset();
+    gather();
+  } else if (survey_ && now_ >= survey_deadline_) {
+    std::string hosts;
+    for (const std::string& host : survey_->silent())
+      hosts += concat(hosts.empty() ? "" : ", ", host);
+    survey_failed(concat("no answer from ", hosts,
+                         " to questions about the network; look at what "
+                         "lockstep run says there"));
+  }
+}
+
+}  // namespace lockstep
