@@ -1,6 +1,7 @@
 #include "doctor/judge_nodes.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include "lockstep/error.h"
 
