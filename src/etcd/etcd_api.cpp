@@ -90,15 +90,6 @@ EtcdRequest put_if(const std::vector<EtcdCondition>& conditions, const std::vect
   return {"/v3/kv/txn", dump({{"compare", compares(conditions)}, {"success", writes}})};
 }
 
-EtcdRequest delete_prefix_if(const std::vector<EtcdCondition>& conditions,
-                             const std::string& prefix) {
-  const Json removal = {
-      {"request_delete_range",
-       {{"key", to_base64(prefix)}, {"range_end", to_base64(end_of_prefix(prefix))}}}};
-  return {"/v3/kv/txn",
-          dump({{"compare", compares(conditions)}, {"success", Json::array({removal})}})};
-}
-
 std::vector<EtcdValue> read_range(std::string_view body) {
   const Json reply = parse(body);
   std::vector<EtcdValue> values;

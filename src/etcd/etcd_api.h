@@ -45,8 +45,6 @@ EtcdRequest grant_lease(std::int64_t seconds);
 EtcdRequest keep_lease_alive(EtcdLease lease);
 EtcdRequest revoke_lease(EtcdLease lease);
 EtcdRequest put_if(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdPut>& puts);
-EtcdRequest delete_prefix_if(const std::vector<EtcdCondition>& conditions,
-                             const std::string& prefix);
 
 /// Whether the conditions held, and the revision of the change, which is that of all its keys.
 struct EtcdTxnReply {

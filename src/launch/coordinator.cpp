@@ -13,6 +13,12 @@ namespace {
 // For nodes that have lost their connection to come back and hear the end.
 constexpr Time kLinger = std::chrono::seconds(5);
 
+// Whether nodes of an earlier coordinator's epoch may come. Of a job that has ended none need be
+// awaited; who comes hears the end.
+bool awaits_nodes(const std::optional<CoordinatorRecord>& record) {
+  return record && record->phase != CoordinatorRecord::Phase::finished;
+}
+
 }  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
@@ -90,7 +96,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     send_to_all(Beat{});
     check_silence();
   }
-  if (recalls() && now >= recall_until_) {
+  if (awaits_nodes(options_.record) && now >= recall_until_) {
     options_.record.reset();  // none of its nodes is left
     gather();
   }
@@ -139,7 +145,7 @@ Time Coordinator::next_deadline() const {
     if (survey_) deadline = std::min(deadline, survey_deadline_);
     if (survey_again_at_) deadline = std::min(deadline, *survey_again_at_);
   }
-  if (recalls()) deadline = std::min(deadline, recall_until_);
+  if (awaits_nodes(options_.record)) deadline = std::min(deadline, recall_until_);
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
   if (loss_) deadline = std::min(deadline, loss_->deadline);
@@ -159,7 +165,7 @@ std::vector<NodeInfo> Coordinator::candidates() const {
 }
 
 void Coordinator::gather() {
-  if (phase_ != Phase::gathering || recalls()) return;
+  if (phase_ != Phase::gathering || awaits_nodes(options_.record)) return;
   const std::vector<NodeInfo> present = candidates();
   give_up_survey_without(present);
   const auto count = static_cast<int>(present.size());

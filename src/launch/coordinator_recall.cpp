@@ -52,7 +52,11 @@ CoordinatorRecord Coordinator::record() const {
 void Coordinator::recall_if_of_record(const Join& join) {
   if (!recalls() || phase_ != Phase::gathering || join.terms != options_.terms) return;
   const auto& ids = options_.record->participants;
-  if (std::ranges::find(ids, join.node.id) == ids.end()) return;
+  const bool is_over = options_.record->phase == CoordinatorRecord::Phase::finished;
+  // A node that was lost before the job ended must not begin it again.
+  const bool is_of_record =
+      is_over ? epoch_ == 0 && join.epoch != 0 : std::ranges::find(ids, join.node.id) != ids.end();
+  if (!is_of_record) return;
   const CoordinatorRecord record = *std::exchange(options_.record, std::nullopt);
   restarts_ = std::max(restarts_, record.restarts);
   replacements_ = record.replacements;

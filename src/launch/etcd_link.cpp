@@ -1,7 +1,6 @@
 #include "launch/etcd_link.h"
 
 #include <fcntl.h>
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -124,10 +123,10 @@ class EtcdLink : public CoordinatorLink {
     });
   }
 
-  // These two never come while the link within is at work: they follow an answer of etcd.
+  // These never come while the link within is at work: they follow an answer of etcd.
   void carry_out(const Lead& lead) {
     CoordinatorOptions options = plan_.coordinator;
-    options.record = record_for_this_node(lead.record);
+    options.record = record_of_this_job(lead.record);
     inner_.reset();
     records_.clear();
     inner_ = make_local_link(
@@ -147,6 +146,12 @@ class EtcdLink : public CoordinatorLink {
     records_.clear();
     inner_ = make_remote_link(loop_, plan_, endpoint, inner_callbacks());
     moved(concat(follow.leader.host, " (", endpoint.to_string(), ")"), /*here=*/false);
+  }
+
+  void carry_out(const GiveUp&) {
+    inner_.reset();
+    records_.clear();
+    moved("another node", /*here=*/false);
   }
 
   void carry_out(const RecordKept& kept) {
@@ -172,13 +177,9 @@ class EtcdLink : public CoordinatorLink {
             .options = link_server_options(plan_)};
   }
 
-  // One that has ended is only of interest to nodes that have yet to hear of it.
-  std::optional<CoordinatorRecord> record_for_this_node(const std::string& text) const {
+  std::optional<CoordinatorRecord> record_of_this_job(const std::string& text) const {
     auto record = coordinator_record_from_json(text);
     if (!record || record->run_id != plan_.options.rdzv_id) return std::nullopt;
-    const bool is_of_it =
-        std::ranges::find(record->participants, plan_.agent.self.id) != record->participants.end();
-    if (record->phase == CoordinatorRecord::Phase::finished && !is_of_it) return std::nullopt;
     return record;
   }
 

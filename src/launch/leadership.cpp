@@ -7,6 +7,13 @@
 #include "lockstep/error.h"
 
 namespace lockstep {
+namespace {
+
+EtcdRequest lease_request(Time time) {
+  return grant_lease(whole_seconds(time));
+}
+
+}  // namespace
 
 Leadership::Leadership(const LeadershipOptions& options, Time now)
     : options_(options), now_(now), next_look_(now) {}
@@ -26,13 +33,14 @@ void Leadership::next() {
       resigned_ = true;
       return;
     }
-    return ask(Asked::removal,
-               delete_prefix_if({{options_.keys.leader(), own_revision_}}, options_.keys.folder()));
+    if (record_.empty()) return ask(Asked::revocation, revoke_lease(lease_));
+    return ask(Asked::last_lease, lease_request(options_.end_is_kept));
   }
   if (wants_claim_) return claim();
   const bool in_trouble = !trouble_.empty();
   if (leads_ && own_revision_ != 0 && !record_is_kept_ && (!in_trouble || now_ >= next_look_)) {
     next_look_ = std::max(next_look_, now_ + options_.hurry_interval);
+    written_number_ = record_number_;
     return ask(
         Asked::record,
         put_if({{options_.keys.leader(), own_revision_}},
@@ -64,7 +72,7 @@ Leadership::Actions Leadership::on_failure(const std::string& reason, Time now) 
   wants_claim_ = false;
   if (asked == Asked::claim) lease_is_alive_ = false;  // it may have been too old
   next_look_ = now + options_.look_interval;
-  if (asked == Asked::removal || asked == Asked::revocation) {
+  if (resigns_) {
     resigned_ = true;  // what is left goes with its lease
     return take_actions();
   }
@@ -120,10 +128,18 @@ void Leadership::take(Asked asked, std::string_view body) {
         next_look_ = now_;
         return;
       }
-      record_is_kept_ = true;
-      actions_.emplace_back(RecordKept{record_number_});
+      record_is_kept_ = written_number_ == record_number_;  // another may have come meanwhile
+      actions_.emplace_back(RecordKept{written_number_});
       return;
-    case Asked::removal:
+    case Asked::last_lease: {
+      const EtcdLease last = read_granted_lease(body);
+      const LeaderKeys& keys = options_.keys;
+      return ask(Asked::last_record,
+                 put_if({{keys.leader(), own_revision_}},
+                        {{keys.record(), keys.seal(keys.record(), record_), last},
+                         {keys.term(), keys.seal(keys.term(), std::to_string(term_)), last}}));
+    }
+    case Asked::last_record:
       return ask(Asked::revocation, revoke_lease(lease_));
     case Asked::revocation:
       resigned_ = true;
@@ -175,6 +191,17 @@ void Leadership::decide() {
       seen_leader_ && (seen_leader_->term > term_ ||
                        (seen_leader_->term == term_ && seen_leader_->id != leader_id_));
   if (is_newer) return follow(*seen_leader_);
+  if (leads_ && seen_term_ > term_) {
+    // While this node could not ask, another led, and is gone or cannot ask either. What that one
+    // has begun is in the record, not here.
+    say(concat("etcd knows of a later coordinator (term ", seen_term_,
+               "): the coordinator here gives up"));
+    stop_leading();
+    term_ = seen_term_;
+    leader_id_.clear();
+    actions_.emplace_back(GiveUp{});
+    return;
+  }
   if (leads_) {
     own_revision_ = 0;
     lease_is_alive_ = false;
@@ -189,9 +216,7 @@ void Leadership::decide() {
 // First a lease, then the key with it; and only if etcd is still as it was seen.
 void Leadership::claim() {
   if (!lease_is_alive_) {
-    return ask(
-        Asked::lease,
-        grant_lease(std::chrono::duration_cast<std::chrono::seconds>(options_.lease).count()));
+    return ask(Asked::lease, lease_request(options_.lease));
   }
   wants_claim_ = false;
   claimed_term_ = leads_ ? term_ : std::max(term_, seen_term_) + 1;
@@ -231,14 +256,17 @@ void Leadership::follow(const Leader& leader) {
     say(concat("the coordinator's key in etcd is that of ", leader.host, " (term ", leader.term,
                "): the coordinator here gives up"));
   }
-  leads_ = false;
+  stop_leading();
+  term_ = leader.term;
+  leader_id_ = leader.id;
+  actions_.emplace_back(Follow{leader});
+}
+
+void Leadership::stop_leading() {
+  leads_ = in_touch_ = lease_is_alive_ = false;
   own_revision_ = 0;
   record_.clear();
   record_is_kept_ = true;
-  term_ = leader.term;
-  leader_id_ = leader.id;
-  in_touch_ = false;
-  actions_.emplace_back(Follow{leader});
 }
 
 Leadership::Actions Leadership::on_touch(bool in_touch, Time now) {

@@ -19,6 +19,7 @@ struct LeadershipOptions {
   Time lease = std::chrono::seconds(3);                  // a leader that dies is missed after this
   Time look_interval = std::chrono::seconds(1);          // while all is well
   Time hurry_interval = std::chrono::milliseconds(250);  // while there is no leader
+  Time end_is_kept = std::chrono::minutes(10);           // of a job that is over
 };
 
 // What it asks for.
@@ -36,6 +37,8 @@ struct Lead {
 struct Follow {
   Leader leader;
 };
+/// This node's coordinator decides nothing any more, and whose does is not known yet.
+struct GiveUp {};
 /// The record that was given is in etcd.
 struct RecordKept {
   std::uint64_t number = 0;
@@ -44,7 +47,7 @@ struct LeadershipSays {
   std::string text;
 };
 
-using LeadershipAction = std::variant<AskEtcd, Lead, Follow, RecordKept, LeadershipSays>;
+using LeadershipAction = std::variant<AskEtcd, Lead, Follow, GiveUp, RecordKept, LeadershipSays>;
 
 /// Decides through etcd which node of a job hosts its coordinator. One per node.
 ///
@@ -72,7 +75,9 @@ class Leadership {
   /// counts.
   Actions keep(std::string record, std::uint64_t number, Time now);
 
-  /// The job is over: leaves nothing in etcd. resigned() tells when that is done, or has failed.
+  /// The job is over: leaves in etcd only its record, for a while, so that nodes that were cut off
+  /// hear the end and do not begin the job again. resigned() tells when that is done, or has
+  /// failed.
   Actions resign(Time now);
   bool resigned() const { return resigned_; }
 
@@ -84,7 +89,17 @@ class Leadership {
   const std::string& trouble() const { return trouble_; }  // with etcd; empty: none
 
  private:
-  enum class Asked { nothing, look, lease, claim, keep_alive, record, removal, revocation };
+  enum class Asked {
+    nothing,
+    look,
+    lease,
+    claim,
+    keep_alive,
+    record,
+    last_lease,
+    last_record,
+    revocation
+  };
 
   void ask(Asked what, EtcdRequest request);
   void next();
@@ -94,6 +109,7 @@ class Leadership {
   void claim();
   void lead();
   void follow(const Leader& leader);
+  void stop_leading();
   void take(Asked asked, std::string_view body);
   void say(std::string text) { actions_.emplace_back(LeadershipSays{std::move(text)}); }
   Actions take_actions() { return std::move(actions_); }
@@ -120,12 +136,13 @@ class Leadership {
   std::string seen_record_;
 
   EtcdLease lease_ = 0;
-  bool lease_is_alive_ = false;      // as far as is known
-  bool looked_ = false;              // since the lease was last kept alive
-  EtcdRevision own_revision_ = 0;    // of the leader's key, as this node wrote it
-  std::uint64_t claimed_term_ = 0;   // of the claim that is under way
-  std::string record_;               // the latest
-  std::uint64_t record_number_ = 0;  // of it
+  bool lease_is_alive_ = false;       // as far as is known
+  bool looked_ = false;               // since the lease was last kept alive
+  EtcdRevision own_revision_ = 0;     // of the leader's key, as this node wrote it
+  std::uint64_t claimed_term_ = 0;    // of the claim that is under way
+  std::string record_;                // the latest
+  std::uint64_t written_number_ = 0;  // of the one that is under way
+  std::uint64_t record_number_ = 0;   // of it
   bool record_is_kept_ = true;
   Actions actions_;
 };

@@ -152,6 +152,20 @@ TEST(CoordinatorRecall, who_was_to_hear_the_end_hears_it) {
   EXPECT_EQ(driver.last<Finish>(2).value().code, 0);
 }
 
+TEST(CoordinatorRecall, who_was_lost_before_the_end_hears_it_and_new_nodes_begin_anew) {
+  CoordinatorDriver before(fixed(2));
+  before.start({"a", "b"});
+  before.tell("a", WorkersSucceeded{1});
+  before.tell("b", WorkersSucceeded{1});
+  CoordinatorDriver late = after(before, /*host_is_gone=*/false);
+  late.rejoin("c", 3, NodePhase::idle, 1);
+  EXPECT_EQ(late.last<Finish>(3).value().code, 0);
+  CoordinatorDriver anew = after(before, /*host_is_gone=*/false);
+  anew.join("c");
+  anew.join("d");
+  EXPECT_EQ(anew.last<Prepare>("c").value().membership.epoch, 2u);
+}
+
 TEST(CoordinatorRecall, with_min_world_the_others_live_on) {
   JobTerms terms = fixed(3, 0);
   terms.min_world = 1;

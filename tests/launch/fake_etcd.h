@@ -123,14 +123,8 @@ class FakeEtcd {
   }
 
   void apply(const nlohmann::json& change) {
-    if (const auto put = change.find("request_put"); put != change.end()) {
-      values_[bytes(put->at("key"))] = {bytes(put->at("value")), revision_,
-                                        number(put->at("lease"))};
-      return;
-    }
-    const auto& removed = change.at("request_delete_range");
-    values_.erase(values_.lower_bound(bytes(removed.at("key"))),
-                  values_.lower_bound(bytes(removed.at("range_end"))));
+    const auto& put = change.at("request_put");
+    values_[bytes(put.at("key"))] = {bytes(put.at("value")), revision_, number(put.at("lease"))};
   }
 
   std::map<std::string, Value> values_;

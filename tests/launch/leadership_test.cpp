@@ -124,6 +124,22 @@ TEST(Leadership, a_leader_that_dies_is_followed_by_another_with_its_record) {
   EXPECT_EQ(b.led[0].record, "the record");
 }
 
+TEST(Leadership, a_record_counts_as_kept_when_it_is_that_very_one) {
+  World world;
+  auto& a = world.add("a");
+  world.pass(2s);
+  world.keep(a, "first", 1);
+  world.keep(a, "second", 2);  // while the first is under way
+  world.pass(50ms);
+  for (const std::uint64_t number : a.kept) {
+    const std::string& text = world.etcd().value("/lockstep/job/record");
+    EXPECT_NE(text.find(number == 1 ? "first" : "second"), std::string::npos);
+  }
+  world.pass(1s);
+  EXPECT_EQ(a.kept.back(), 2u);
+  EXPECT_NE(world.etcd().value("/lockstep/job/record").find("second"), std::string::npos);
+}
+
 TEST(Leadership, who_hears_its_coordinator_does_not_take_its_key) {
   World world;
   auto &a = world.add("a"), &b = world.add("b");
@@ -163,6 +179,26 @@ TEST(Leadership, a_leader_that_was_cut_off_gives_up_and_keeps_no_record_meanwhil
   EXPECT_EQ(a.followed[0].leader.id, "b");
   EXPECT_EQ(a.followed[0].leader.term, 2u);
   EXPECT_NE(world.etcd().value("/lockstep/job/record").find("the record"), std::string::npos);
+}
+
+TEST(Leadership, a_leader_does_not_come_back_after_a_later_one_that_is_gone) {
+  World world;
+  auto &a = world.add("a"), &b = world.add("b");
+  world.pass(1s);
+  a.reaches_etcd = false;
+  world.touch(b, false);
+  world.pass(6s);
+  world.keep(b, "of term 2", 1);
+  world.pass(1s);
+  ASSERT_EQ(b.kept.size(), 1u);
+  b.alive = false;
+  world.pass(5s);  // its key goes with it
+  a.reaches_etcd = true;
+  world.pass(5s);
+  EXPECT_NE(a.said.find("etcd knows of a later coordinator (term 2)"), std::string::npos);
+  ASSERT_EQ(a.led.size(), 2u);
+  EXPECT_EQ(a.led[1].term, 3u);
+  EXPECT_EQ(a.led[1].record, "of term 2");
 }
 
 TEST(Leadership, etcd_may_be_away_and_come_back_with_or_without_its_data) {
@@ -231,7 +267,7 @@ TEST(Leadership, what_was_not_signed_with_the_secret_is_not_believed) {
   EXPECT_NE(a.said.find("was not written with this job's secret"), std::string::npos);
 }
 
-TEST(Leadership, a_job_that_is_over_leaves_nothing_in_etcd) {
+TEST(Leadership, a_job_that_is_over_leaves_its_end_in_etcd_for_a_while) {
   World world;
   auto &a = world.add("a"), &b = world.add("b");
   world.pass(1s);
@@ -242,7 +278,14 @@ TEST(Leadership, a_job_that_is_over_leaves_nothing_in_etcd) {
   world.pass(1s);
   EXPECT_TRUE(a.leadership->resigned());
   EXPECT_TRUE(b.leadership->resigned());
-  EXPECT_EQ(world.etcd().size(), 0u);
+  EXPECT_FALSE(world.etcd().has("/lockstep/job/coordinator", world.seconds()));
+  auto& late = world.add("late");
+  world.pass(2s);
+  ASSERT_EQ(late.led.size(), 1u);
+  EXPECT_EQ(late.led[0].record, "the record");
+  late.alive = false;
+  world.pass(11min);
+  EXPECT_FALSE(world.etcd().has("/lockstep/job/record", world.seconds()));
 }
 
 TEST(Leadership, without_etcd_a_job_that_is_over_ends) {
