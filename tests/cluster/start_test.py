@@ -255,10 +255,6 @@ class Ssh(ClusterTest):
         job = self.run_on("--rdzv-endpoint", "10.99.0.1:0", "--no-python", "sh", self.worker)
         self.ends_well(job)
 
-    def test_links_may_be_encrypted(self):
-        out, = self.ends_well(self.run_on("--tls", "--no-python", "sh", self.worker))
-        self.assertEqual(out.count("of 2 on node"), 2)
-
     def test_dry_run_shows_commands_and_no_secret(self):
         job = self.run_on("--dry-run", "--no-python", "true", env={"LOCKSTEP_SECRET": SECRET})
         out, = self.ends_well(job)
