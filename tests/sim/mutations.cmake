@@ -225,6 +225,3 @@ mutation(warned_of_more_time_than_is_left coordinator_signals.cpp
 mutation(network_without_answers network_survey.cpp
   [[if (answered_.size() < members_.size()) return false;]]
   [[]])
-mutation(first_choice_taken_unseen network_survey.cpp
-  [[const bool favourites_do = stage_ == Stage::favourites && unreached_.empty();]]
-  [[const bool favourites_do = stage_ == Stage::favourites;]])
