@@ -29,6 +29,10 @@ void Leadership::ask(Asked what, EtcdRequest request) {
 void Leadership::next() {
   if (asked_ != Asked::nothing || resigned_) return;
   if (resigns_) {
+    // After trouble it is not known whether the key is still there.
+    if (leads_ && own_revision_ == 0 && !looked_) {
+      return ask(Asked::look, range_of_prefix(options_.keys.folder()));
+    }
     if (!leads_ || own_revision_ == 0) {
       resigned_ = true;
       return;
@@ -84,8 +88,10 @@ Leadership::Actions Leadership::on_failure(const std::string& reason, Time now) 
                    : "waiting for it"));
   }
   trouble_ = reason;
-  // A lease is not kept without etcd, and may not outlive it.
+  // A lease is not kept without etcd, and may not outlive it. Nor does the key's revision: an etcd
+  // that comes back without its data counts from the beginning.
   looked_ = false;
+  own_revision_ = 0;
   return take_actions();
 }
 
@@ -183,10 +189,11 @@ void Leadership::decide() {
     // Ours; perhaps etcd took it and its answer was lost.
     own_revision_ = leader_revision_;
     claimed_term_ = seen_leader_->term;
-    if (!leads_) return lead();
+    if (!leads_ && !resigns_) return lead();
     if (!lease_is_alive_) wants_claim_ = true;  // it would go with the old lease
     return;
   }
+  if (resigns_) return;
   const bool is_newer =
       seen_leader_ && (seen_leader_->term > term_ ||
                        (seen_leader_->term == term_ && seen_leader_->id != leader_id_));

@@ -230,6 +230,24 @@ TEST(Leadership, etcd_may_be_away_and_come_back_with_or_without_its_data) {
   }
 }
 
+TEST(Leadership, in_an_etcd_without_its_data_the_key_of_another_is_not_taken_for_ones_own) {
+  World world;
+  auto& a = world.add("a");
+  world.pass(1s);
+  ASSERT_TRUE(a.leadership->leads());
+  a.reaches_etcd = false;
+  world.keep(a, "of a", 1);
+  world.pass(2s);
+  world.etcd().lose_data();
+  auto& b = world.add("b");  // its key has the revision that a's had
+  world.pass(2s);
+  ASSERT_TRUE(b.leadership->leads());
+  a.reaches_etcd = true;
+  world.pass(5s);
+  EXPECT_EQ(world.leaders(), 1);
+  EXPECT_TRUE(a.kept.empty()) << "under the key of b";
+}
+
 TEST(Leadership, a_node_without_memory_does_not_win_against_a_later_term) {
   World world;
   auto& a = world.add("a");
@@ -284,6 +302,24 @@ TEST(Leadership, a_job_that_is_over_leaves_its_end_in_etcd_for_a_while) {
   ASSERT_EQ(late.led.size(), 1u);
   EXPECT_EQ(late.led[0].record, "the record");
   late.alive = false;
+  world.pass(11min);
+  EXPECT_FALSE(world.etcd().has("/lockstep/job/record", world.seconds()));
+}
+
+TEST(Leadership, the_end_is_left_in_etcd_after_an_answer_that_was_lost_too) {
+  World world;
+  auto& a = world.add("a");
+  world.pass(1s);
+  world.keep(a, "the record", 1);
+  world.pass(1s);
+  world.set_etcd(false);
+  while (a.leadership->trouble().empty()) world.pass(50ms);
+  world.set_etcd(true);
+  world.resign(a);
+  world.pass(1s);
+  EXPECT_TRUE(a.leadership->resigned());
+  EXPECT_FALSE(world.etcd().has("/lockstep/job/coordinator", world.seconds()));
+  EXPECT_TRUE(world.etcd().has("/lockstep/job/record", world.seconds()));
   world.pass(11min);
   EXPECT_FALSE(world.etcd().has("/lockstep/job/record", world.seconds()));
 }
