@@ -221,6 +221,8 @@ void CoordinatorShell::carry_out(const CoordinatorAction& action) {
 
 void CoordinatorShell::send(LinkId link, const Message& message) {
   const auto* prepare = std::get_if<Prepare>(&message);
+  // An epoch that still waited for its record when the job ended is not announced any more.
+  if (prepare != nullptr && coordinator_.phase() == Coordinator::Phase::finished) return;
   if (prepare != nullptr && local_store_) callbacks_.open_store(prepare->membership);
   if (prepare != nullptr && callbacks_.prepares) callbacks_.prepares(prepare->membership);
   if (link != kLocalLink) return server_->send(link, encode(message));

@@ -225,3 +225,22 @@ mutation(warned_of_more_time_than_is_left coordinator_signals.cpp
 mutation(network_without_answers network_survey.cpp
   [[if (answered_.size() < members_.size()) return false;]]
   [[]])
+
+# Who leads (sim_takeover).
+mutation(record_counts_at_once leadership.cpp
+  [[record_number_ = number;]]
+  [[record_number_ = number;
+    actions_.emplace_back(RecordKept{number});]])
+mutation(earlier_leader_goes_on leadership.cpp
+  [[if (leads_ && seen_term_ > term_) {
+    // While this node could not ask, another led, and is gone or cannot ask either. What that one
+    // has begun is in the record, not here.
+    say(concat("etcd knows of a later coordinator (term ", seen_term_,
+               "): the coordinator here gives up"));
+    stop_leading();
+    term_ = seen_term_;
+    leader_id_.clear();
+    actions_.emplace_back(GiveUp{});
+    return;
+  }]]
+  [[]])
