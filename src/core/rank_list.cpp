@@ -22,6 +22,17 @@ std::string rank_numbers(std::vector<int> ranks) {
   return list;
 }
 
+std::string list_some_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kLongest = 120;
+  std::string text = list_ranks(ranks);
+  if (text.size() <= kLongest) return text;
+  text.erase(text.rfind(',', kLongest));
+  // Those that are named: everything up to the last number in the text.
+  const int last = std::stoi(text.substr(text.find_last_not_of("0123456789") + 1));
+  const auto rest = std::ranges::count_if(ranks, [&](int rank) { return rank > last; });
+  return concat(text, " and ", rest, " more");
+}
+
 std::string list_ranks(const std::vector<int>& ranks) {
   return concat(ranks.size() == 1 ? "rank " : "ranks ", rank_numbers(ranks));
 }

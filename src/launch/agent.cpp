@@ -440,7 +440,7 @@ std::vector<int> Agent::ranks_in(SlotState state) const {
   std::vector<int> ranks;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].state == state) {
-      ranks.push_back(membership_.self().first_rank + static_cast<int>(i));
+      ranks.push_back(membership_.self.first_rank + static_cast<int>(i));
     }
   }
   return ranks;

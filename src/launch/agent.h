@@ -177,7 +177,7 @@ class Agent {
   void start_workers(const Start& start);
   void fail(Slot& slot, const WorkerEnd& end);
   void withdraw(int local_rank);
-  int rank_of(int local_rank) const { return membership_.self().first_rank + local_rank; }
+  int rank_of(int local_rank) const { return membership_.self.first_rank + local_rank; }
   bool has_workers() const {
     return phase_ == NodePhase::running || phase_ == NodePhase::reforming;
   }

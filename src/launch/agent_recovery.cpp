@@ -1,5 +1,7 @@
 // What an agent does when some workers are replaced and the others live on.
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "launch/agent.h"
 #include "lockstep/error.h"
@@ -56,7 +58,7 @@ void Agent::reform(const Prepare& prepare) {
 // The workers of another node, which was lost, or of this one before it was cut off, live on
 // elsewhere; all of this node's are new.
 void Agent::begin_among_others(const Prepare& prepare) {
-  const NodePlace& self = prepare.membership.self();
+  const NodePlace& self = prepare.membership.self;
   if (self.workers != options_.self.workers) return;
   for (int i = 0; i < self.workers; ++i) {
     if (!holds(prepare.replaced, self.first_rank + i)) return;
@@ -82,12 +84,15 @@ RevokeWorkers Agent::revocation(const Prepare& prepare) const {
                        .rejoins = {},
                        .survivors = {},
                        .killed = {}};
-  for (int place = 0; place < membership_.places; ++place) {
-    const bool was_in = membership_.is_in(place), is_in = prepare.membership.is_in(place);
-    if (was_in && (!is_in || holds(prepare.replaced, place))) revoke.lost.push_back(place);
-    if (was_in && !is_in) revoke.left_out.push_back(place);
-    if (!was_in && is_in) revoke.rejoins.push_back(place);
+  const std::vector<int>& before = membership_.left_out;
+  const std::vector<int>& now = prepare.membership.left_out;
+  std::ranges::set_difference(now, before, std::back_inserter(revoke.left_out));
+  std::ranges::set_difference(before, now, std::back_inserter(revoke.rejoins));
+  std::set<int> lost(revoke.left_out.begin(), revoke.left_out.end());
+  for (const int place : prepare.replaced) {
+    if (membership_.is_in(place)) lost.insert(place);
   }
+  revoke.lost.assign(lost.begin(), lost.end());
   return revoke;
 }
 

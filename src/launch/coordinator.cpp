@@ -12,6 +12,8 @@ namespace {
 
 // For nodes that have lost their connection to come back and hear the end.
 constexpr Time kLinger = std::chrono::seconds(5);
+// Whose reports every node gets at the end: as many as people are shown.
+constexpr std::size_t kMostFailuresInFull = 17;
 
 // Whether nodes of an earlier coordinator's epoch may come. Of a job that has ended none need be
 // awaited; who comes hears the end.
@@ -28,12 +30,21 @@ Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
       next_beat_(now + options.terms.beat_interval),
       next_status_(now + options.status_interval),
       recall_until_(now + options.recall_limit) {
-  if (options.record) highest_epoch_ = options.record->epoch;
+  if (!options.record) return;
+  highest_epoch_ = options.record->epoch;
+  const auto& ids = options.record->participants;
+  recorded_ids_ = {ids.begin(), ids.end()};
 }
 
 Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message, Time now) {
   now_ = now;
   actions_.clear();
+  if (std::holds_alternative<Beat>(message)) {
+    // The most frequent of all, and nothing follows from it.
+    if (Node* node = node_of(link)) node->heard = now;
+    return take();
+  }
+  rejoin_.reset();
   if (const auto* join = std::get_if<Join>(&message)) {
     handle(link, *join);
     lose_former_host();
@@ -53,8 +64,9 @@ Coordinator::Actions Coordinator::on_message(LinkId link, const Message& message
 Coordinator::Actions Coordinator::on_closed(LinkId link, const std::string& reason, Time now) {
   now_ = now;
   actions_.clear();
+  rejoin_.reset();
   if (Node* node = node_of(link)) {
-    node->link.reset();
+    change(*node, [&] { node->link.reset(); });
     node->disconnected = now;
     node->disconnect_reason = reason;
     links_.erase(link);
@@ -87,6 +99,7 @@ Coordinator::Actions Coordinator::on_end_request(int signal, const std::string& 
 Coordinator::Actions Coordinator::on_time(Time now) {
   now_ = now;
   actions_.clear();
+  rejoin_.reset();
   if (now >= next_beat_) {
     // If this comes late it was this process that stood still; what nodes said has not been read.
     if (now - next_beat_ > options_.terms.beat_interval) {
@@ -115,6 +128,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
   survey_if_due();
   if (phase_ == Phase::stopping && now >= stop_deadline_) {
     // All at once: losing the last of them begins the next epoch, with new participants.
+    visit(participants_.size());
     for (const std::string& id : still_busy()) lose(id, "it did not stop its workers in time");
   }
   if (loss_ && now >= loss_->deadline) retry_loss();
@@ -149,7 +163,7 @@ Time Coordinator::next_deadline() const {
   if (phase_ == Phase::stopping) deadline = std::min(deadline, stop_deadline_);
   if (is_reforming()) deadline = std::min(deadline, reform_deadline_);
   if (loss_) deadline = std::min(deadline, loss_->deadline);
-  if (const auto rejoin = next_rejoin()) deadline = std::min(deadline, *rejoin);
+  if (const auto rejoin = known_rejoin()) deadline = std::min(deadline, *rejoin);
   if (phase_ == Phase::finished) deadline = std::min(deadline, done_at_);
   return deadline;
 }
@@ -157,22 +171,20 @@ Time Coordinator::next_deadline() const {
 // ---- an epoch ----
 
 std::vector<NodeInfo> Coordinator::candidates() const {
+  visit(free_.size());
   std::vector<NodeInfo> free;
-  for (const auto& [id, node] : nodes_) {
-    if (node.link && node.busy == 0) free.push_back(node.info);
-  }
+  for (const std::string& id : free_) free.push_back(nodes_.at(id).info);
   return free;
 }
 
 void Coordinator::gather() {
   if (phase_ != Phase::gathering || awaits_nodes(options_.record)) return;
-  const std::vector<NodeInfo> present = candidates();
-  give_up_survey_without(present);
-  const auto count = static_cast<int>(present.size());
+  const auto count = static_cast<int>(free_.size());
   if (count < options_.terms.min_nodes) {
     last_call_.reset();
     return;
   }
+  if (surveys()) return;
   // After a restart with nobody lost there is nobody to wait for.
   const bool all_back =
       !participants_.empty() && !lost_someone_ && count >= static_cast<int>(participants_.size());
@@ -184,9 +196,9 @@ void Coordinator::form() {
   std::vector<NodeInfo> chosen = candidates();
   sort_by_rank_order(chosen);
   // When there are too many, those who were members stay.
-  std::ranges::stable_partition(chosen, [&](const NodeInfo& node) {
-    return std::ranges::find(participants_, node.id) != participants_.end();
-  });
+  const std::set<std::string> before(participants_.begin(), participants_.end());
+  std::ranges::stable_partition(chosen,
+                                [&](const NodeInfo& node) { return before.contains(node.id); });
   if (chosen.size() > static_cast<std::size_t>(options_.terms.max_nodes)) {
     chosen.resize(static_cast<std::size_t>(options_.terms.max_nodes));
   }
@@ -205,6 +217,7 @@ void Coordinator::form() {
   last_call_.reset();
   lost_someone_ = false;
   failures_.clear();
+  failed_.clear();
   stopped_ranks_.clear();
   resume_ = false;
   carries_over_ = false;
@@ -221,13 +234,20 @@ void Coordinator::form() {
   unstartable_.clear();
   absent_.clear();
   seats_ = chosen;
+  first_places_.clear();
+  for (const Membership& place : places) first_places_.push_back(place.self.first_rank);
   participants_.clear();
-  for (auto& [id, node] : nodes_) node.participant = node.ready = node.succeeded = false;
+  visit(nodes_.size() + chosen.size());
+  for (auto& [id, node] : nodes_) {
+    change(node, [&node = node] { node.participant = node.ready = node.succeeded = false; });
+  }
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Node& node = nodes_.at(chosen[i].id);
-    node.participant = true;
-    node.busy = epoch_;
-    node.membership = std::move(places[i]);
+    change(node, [&] {
+      node.participant = true;
+      node.busy = epoch_;
+      node.membership = std::move(places[i]);
+    });
     participants_.push_back(chosen[i].id);
     send(node, Prepare{.membership = node.membership});
   }
@@ -236,21 +256,18 @@ void Coordinator::form() {
 
 void Coordinator::handle(Node& node, const Ready& ready) {
   if (phase_ != Phase::preparing || !node.participant || ready.epoch != epoch_) return;
-  node.ready = true;
+  change(node, [&] { node.ready = true; });
   node.store_port = ready.store_port;
   start_if_all_are_ready();
 }
 
 void Coordinator::start_if_all_are_ready() {
-  if (phase_ != Phase::preparing) return;
-  for (const std::string& id : participants_) {
-    const Node* node = participant(id);
-    if (node != nullptr && !node->ready) return;
-  }
+  if (phase_ != Phase::preparing || counts_.unready > 0) return;
   const Node& first = nodes_.at(participants_.front());
   start_ = Start{epoch_, first.info.address, first.store_port};
   phase_ = Phase::running;
   ++record_version_;
+  visit(participants_.size());
   for (const std::string& id : participants_) {
     if (Node* node = participant(id)) send(*node, start_);
   }
@@ -260,10 +277,7 @@ void Coordinator::start_if_all_are_ready() {
 void Coordinator::handle(Node& node, const WorkerFailed& failed) {
   if (!node.participant || failed.epoch != epoch_) return;
   if (phase_ != Phase::running && phase_ != Phase::stopping && !is_reforming()) return;
-  const auto is_same = [&](const Failure& known) {
-    return known.report.rank == failed.rank && known.report.epoch == failed.epoch;
-  };
-  if (std::ranges::any_of(failures_, is_same)) return;
+  if (!failed_.emplace(failed.epoch, failed.rank).second) return;
   failures_.push_back({now_ - failed.age, failed});
   const std::string reason = concat(
       "rank ", failed.rank, " on ", node.info.host, " failed (",
@@ -279,18 +293,14 @@ void Coordinator::handle(Node& node, const WorkerFailed& failed) {
 
 void Coordinator::handle(Node& node, const WorkersSucceeded& succeeded) {
   if (phase_ != Phase::running || !node.participant || succeeded.epoch != epoch_) return;
-  node.succeeded = true;
+  change(node, [&] { node.succeeded = true; });
   retry_loss();
   finish_if_all_succeeded();
 }
 
 void Coordinator::finish_if_all_succeeded() {
-  const bool all = std::ranges::all_of(participants_, [&](const std::string& id) {
-    const Node* node = participant(id);
-    // Nobody is lost from a running epoch but those that succeeded.
-    return node == nullptr || node->succeeded || node->membership.local_workers() == 0;
-  });
-  if (all) finish(0, "");
+  // Nobody is lost from a running epoch but those that succeeded.
+  if (counts_.unfinished == 0) finish(0, "");
 }
 
 void Coordinator::handle(Node& node, const Stopped& stopped) {
@@ -300,7 +310,7 @@ void Coordinator::handle(Node& node, const Stopped& stopped) {
                           stopped.stopped_ranks.end());
     resume_ = resume_ || stopped.resume;
   }
-  node.busy = 0;
+  change(node, [&] { node.busy = 0; });
   if (node.participant && phase_ == Phase::stopping) return stop_or_finish();
   if (node.participant && (phase_ == Phase::running || phase_ == Phase::preparing)) {
     // It was cut off, and begins anew with another connection.
@@ -340,11 +350,7 @@ void Coordinator::grow_if_possible() {
   const std::vector<NodeInfo> waiting = candidates();
   if (waiting.empty() || !nodes_for_empty_seats().empty()) return;
   // Where workers have already succeeded the job is about to end; they would do their work twice.
-  const bool ending = std::ranges::any_of(participants_, [&](const std::string& id) {
-    const Node* node = participant(id);
-    return node == nullptr ? !id.empty() : node->succeeded;
-  });
-  if (ending) return;
+  if (counts_.succeeded > 0 || lacks_participants()) return;
   begin_stop(concat("node ", waiting.front().host, " joined: restarting with ",
                     participants_.size() + waiting.size(), " nodes"),
              SIGTERM);
@@ -369,6 +375,7 @@ void Coordinator::begin_stop(const std::string& reason, int signal) {
   loss_.reset();
   stop_deadline_ = now_ + options_.stop_limit;
   if (!ending_) actions_.push_back(Say{reason});  // an end is reported by itself
+  visit(participants_.size());
   for (const std::string& id : participants_) {
     if (Node* node = participant(id)) send(*node, Stop{epoch_, signal, reason});
   }
@@ -376,7 +383,7 @@ void Coordinator::begin_stop(const std::string& reason, int signal) {
 }
 
 void Coordinator::stop_or_finish() {
-  if (!still_busy().empty()) return;
+  if (counts_.busy > 0) return;
   if (ending_) {
     // Failures on several nodes arrive in any order; the earliest one is the cause.
     if (ending_->of_worker && !failures_.empty()) {
@@ -390,7 +397,10 @@ void Coordinator::stop_or_finish() {
   phase_ = Phase::gathering;
   gathering_since_ = now_;
   next_status_ = now_ + options_.status_interval;
-  for (auto& [id, node] : nodes_) node.participant = false;
+  visit(nodes_.size());
+  for (auto& [id, node] : nodes_) {
+    change(node, [&node = node] { node.participant = false; });
+  }
   gather();
 }
 
@@ -404,10 +414,15 @@ void Coordinator::finish(int code, const std::string& reason) {
   finish_ = Finish{.code = code, .reason = reason, .failures = {}, .stopped_ranks = stopped_ranks_};
   std::ranges::sort(finish_.stopped_ranks);
   for (const Failure& failure : failures_) {
+    if (code == 0) break;
+    if (finish_.failures.size() == kMostFailuresInFull) {
+      finish_.more_failed.push_back(failure.report.rank);
+      continue;
+    }
     finish_.failures.push_back(failure.report);
     finish_.failures.back().age = now_ - failure.when;
   }
-  if (code == 0) finish_.failures.clear();
+  std::ranges::sort(finish_.more_failed);
   if (record_version_ != 0) ++record_version_;  // a job that never began leaves none
   send_to_all(finish_);
 }
@@ -418,20 +433,19 @@ void Coordinator::forget(const Node& node) {
     links_.erase(*node.link);
     actions_.push_back(CloseLink{*node.link});
   }
-  nodes_.erase(id);
+  erase(id);
 }
 
 void Coordinator::lose(const std::string& id, const std::string& reason, int code, bool close) {
   const auto found = nodes_.find(id);
   if (found == nodes_.end()) return;
   const Node node = found->second;
-  nodes_.erase(found);
+  erase(id);
   if (node.link) {
     links_.erase(*node.link);
     if (close) actions_.push_back(CloseLink{*node.link});
   }
-  std::erase_if(departures_, [&](const Departure& old) { return old.host == node.info.host; });
-  departures_.push_back({node.info.host, reason, now_});
+  departures_[node.info.host] = {reason, now_};
   const std::string text = concat("node ", node.info.host, " was lost: ", reason);
   if (node.participant) {
     lost_someone_ = true;
@@ -460,6 +474,7 @@ void Coordinator::lose(const std::string& id, const std::string& reason, int cod
 
 void Coordinator::check_silence() {
   std::vector<std::pair<std::string, std::string>> lost;
+  visit(nodes_.size());
   for (const auto& [id, node] : nodes_) {
     if (node.hosts_coordinator && node.link) continue;
     if (node.link && now_ - node.heard > options_.terms.beat_limit) {
@@ -471,7 +486,7 @@ void Coordinator::check_silence() {
       lost.emplace_back(id, node.disconnect_reason);
     }
   }
-  for (const auto& [id, reason] : lost) lose(id, reason);
+  lose_all(lost);
 }
 
 void Coordinator::send(Node& node, const Message& message) {
@@ -480,6 +495,7 @@ void Coordinator::send(Node& node, const Message& message) {
 }
 
 void Coordinator::send_to_all(const Message& message) {
+  visit(nodes_.size());
   for (auto& [id, node] : nodes_) send(node, message);
 }
 

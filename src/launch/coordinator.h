@@ -5,6 +5,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -106,6 +108,10 @@ class Coordinator {
   /// Whether the nodes of an earlier coordinator's record are awaited before an epoch is formed.
   bool recalls() const { return options_.record.has_value(); }
 
+  /// How many nodes and places were looked at so far, one by one. For tests of scale: it must grow
+  /// with the messages that are exchanged, and not faster.
+  std::uint64_t visits() const { return visits_; }
+
   /// "2 of 3 nodes have joined: a (10.0.0.1, 4 workers) ...; 1 missing: node rank 2, for 35 s".
   std::string status(Time now) const;
 
@@ -130,7 +136,6 @@ class Coordinator {
     int store_port = 0;
   };
   struct Departure {
-    std::string host;
     std::string reason;
     Time when{0};
   };
@@ -165,6 +170,16 @@ class Coordinator {
   struct Obstacle {
     std::string reason;
     bool may_pass = false;  // a rank has not said yet whether it can be carried over
+  };
+
+  /// What is asked with every message of a node, so that nobody has to look at all nodes for it.
+  struct Counts {
+    int members = 0;     // participants
+    int linked = 0;      // participants with a connection
+    int busy = 0;        // participants that may still have workers
+    int unready = 0;     // participants that have not said Ready
+    int succeeded = 0;   // participants whose workers have
+    int unfinished = 0;  // participants with workers that have not
   };
 
   void handle(LinkId link, const Join& join);
@@ -239,7 +254,6 @@ class Coordinator {
   bool network_is_settled(const std::vector<NodeInfo>& nodes);
   bool surveys() const { return survey_ || survey_again_at_; }
   void ask_about_network();
-  void give_up_survey_without(const std::vector<NodeInfo>& present);
   void give_up_survey_with(const std::string& id);
   void continue_survey();
   void survey_failed(const std::string& reason);
@@ -258,6 +272,22 @@ class Coordinator {
   void grow_if_possible();
   void finish_if_all_succeeded();
   void check_silence();
+  /// Every change of a node goes through here (coordinator_counts.cpp), because it may be counted.
+  template <typename Change>
+  void change(Node& node, Change what) {
+    count(node, -1);
+    what();
+    count(node, +1);
+    if (survey_ && !is_free(node)) give_up_survey_with(node.info.id);
+  }
+  /// Whether it could be a member.
+  static bool is_free(const Node& node) { return node.link && node.busy == 0; }
+  void count(const Node& node, int sign);
+  void erase(const std::string& id);
+  void visit(std::size_t nodes_or_places) const { visits_ += nodes_or_places; }
+  /// Participants that were lost after they had succeeded, and so are no nodes any more.
+  bool lacks_participants() const;
+  void lose_all(const std::vector<std::pair<std::string, std::string>>& ids_and_reasons);
   void send(Node& node, const Message& message);
   void send_to_all(const Message& message);
   Actions take();
@@ -270,6 +300,8 @@ class Coordinator {
   std::string describe_missing(std::size_t present) const;
   std::vector<std::string> expected_and_absent() const;
   void say_if_alone();
+  /// What next_rejoin() said, until something happens.
+  std::optional<Time> known_rejoin() const;
 
   CoordinatorOptions options_;
   Phase phase_ = Phase::gathering;
@@ -286,10 +318,17 @@ class Coordinator {
   Time done_at_{0};
   int end_requests_ = 0;
   Time recall_until_{0};
-  std::string former_host_;  // that is to be lost
+  std::set<std::string> recorded_ids_;  // of the record's participants
+  std::string former_host_;             // that is to be lost
   std::uint64_t record_version_ = 0;
   bool done_ = false;
   std::map<std::string, Node> nodes_;  // by id
+  Counts counts_;
+  std::set<std::string> free_;                    // ids of nodes that could be members
+  std::map<int, std::set<std::string>> by_rank_;  // ids of nodes with a connection, by node rank
+  // Ids of nodes with a connection, the coordinator's own first, then those who came first.
+  std::set<std::tuple<bool, Time, std::string>> elders_;
+  mutable std::uint64_t visits_ = 0;
   std::map<LinkId, std::string> links_;
   bool said_alone_ = false;
   std::optional<NetworkSurvey> survey_;
@@ -300,12 +339,15 @@ class Coordinator {
   std::map<std::string, Time> claims_;     // on a node rank that is held, by id
   std::vector<std::string> participants_;  // ids by group rank; empty where one is absent
   std::vector<NodeInfo> seats_;            // as they are, or were when they were lost
+  std::vector<int> first_places_;          // by seat
+  bool collects_losses_ = false;           // several nodes are lost at once
   std::set<int> absent_;                   // group ranks without a node, while the others go on
   bool lost_someone_ = false;              // since the last epoch was formed
-  std::vector<Departure> departures_;
-  std::vector<Failure> failures_;   // of the current epoch
-  std::vector<int> stopped_ranks_;  // likewise
-  bool resume_ = false;             // a worker that was stopped asks to be started again
+  std::map<std::string, Departure> departures_;  // by host
+  std::vector<Failure> failures_;                // of the current epoch
+  std::set<std::pair<Epoch, int>> failed_;       // likewise: epoch and rank
+  std::vector<int> stopped_ranks_;               // likewise
+  bool resume_ = false;  // a worker that was stopped asks to be started again
   // Workers that are replaced while the others live on.
   bool carries_over_ = false;            // this epoch took workers over from the one before
   bool settled_ = true;                  // and all of its ranks have shown that they go on
@@ -330,6 +372,7 @@ class Coordinator {
   std::optional<Ending> ending_;  // what follows when all have stopped; unset: another epoch
   Start start_;                   // of the current epoch
   Finish finish_;                 // once finished
+  mutable std::optional<std::optional<Time>> rejoin_;
   Actions actions_;
 };
 

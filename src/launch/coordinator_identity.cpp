@@ -7,13 +7,10 @@ namespace lockstep {
 
 // Whom others are compared with: the coordinator's own node, else who came first.
 const Coordinator::Node* Coordinator::model_node(const NodeInfo& info) const {
-  const Node* model = nullptr;
-  for (const auto& [id, node] : nodes_) {
-    if (!node.link || id == info.id) continue;
-    if (node.hosts_coordinator) return &node;
-    if (model == nullptr || node.joined < model->joined) model = &node;
+  for (const auto& [is_elsewhere, joined, id] : elders_) {
+    if (id != info.id) return &nodes_.at(id);
   }
-  return model;
+  return nullptr;
 }
 
 std::optional<std::string> Coordinator::reason_of_identity(const NodeInfo& info) const {

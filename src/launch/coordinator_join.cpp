@@ -38,10 +38,12 @@ void Coordinator::handle(LinkId link, const Join& join) {
     restarts_ = std::max(restarts_, join.restart_count);
   }
   Node& node = nodes_[join.node.id];
-  if (known == nodes_.end()) node.joined = now_;
-  node.info = join.node;
-  if (!node.network_address.empty()) node.info.address = node.network_address;
-  node.hosts_coordinator = join.hosts_coordinator;
+  change(node, [&] {
+    if (known == nodes_.end()) node.joined = now_;
+    node.info = join.node;
+    if (!node.network_address.empty()) node.info.address = node.network_address;
+    node.hosts_coordinator = join.hosts_coordinator;
+  });
   attach(node, link);
   tell_time_left(node);
   catch_up(node, join);
@@ -102,11 +104,8 @@ std::optional<std::string> Coordinator::reason_to_refuse(const Join& join) const
 }
 
 const Coordinator::Node* Coordinator::holder_of_rank(const NodeInfo& info) const {
-  if (!info.node_rank) return nullptr;
-  for (const auto& [id, node] : nodes_) {
-    if (node.link && node.info.node_rank == info.node_rank) return &node;
-  }
-  return nullptr;
+  const auto found = info.node_rank ? by_rank_.find(*info.node_rank) : by_rank_.end();
+  return found == by_rank_.end() ? nullptr : &nodes_.at(*found->second.begin());
 }
 
 // A machine that lost its power and came back finds its old self still taken for alive. So who asks
@@ -133,7 +132,7 @@ void Coordinator::attach(Node& node, LinkId link) {
     links_.erase(*node.link);
     actions_.push_back(CloseLink{*node.link});
   }
-  node.link = link;
+  change(node, [&] { node.link = link; });
   node.is_recalled = false;
   node.heard = now_;
   links_[link] = node.info.id;
@@ -144,7 +143,7 @@ void Coordinator::catch_up(Node& node, const Join& join) {
   const bool current = node.participant && join.epoch == epoch_;
   if (phase_ == Phase::finished) return send(node, finish_);
   if (!node.participant) {
-    node.busy = join.phase == NodePhase::idle ? 0 : join.epoch;
+    change(node, [&] { node.busy = join.phase == NodePhase::idle ? 0 : join.epoch; });
     if (node.busy != 0)
       return send(node, Stop{node.busy, SIGTERM, "the job has gone on without this node"});
     if (options_.terms.max_nodes > 1) {

@@ -30,6 +30,7 @@ CoordinatorRecord Coordinator::record() const {
                            .cause = end_of(cause_),
                            .ending = std::nullopt,
                            .finish = std::nullopt};
+  visit(nodes_.size());
   for (const auto& [id, node] : nodes_) {
     if (node.hosts_coordinator) record.host_id = id;
   }
@@ -51,11 +52,10 @@ CoordinatorRecord Coordinator::record() const {
 // believed only when one of its nodes comes, and epochs are counted on in any case.
 void Coordinator::recall_if_of_record(const Join& join) {
   if (!recalls() || phase_ != Phase::gathering || join.terms != options_.terms) return;
-  const auto& ids = options_.record->participants;
   const bool is_over = options_.record->phase == CoordinatorRecord::Phase::finished;
   // A node that was lost before the job ended must not begin it again.
   const bool is_of_record =
-      is_over ? epoch_ == 0 && join.epoch != 0 : std::ranges::find(ids, join.node.id) != ids.end();
+      is_over ? epoch_ == 0 && join.epoch != 0 : recorded_ids_.contains(join.node.id);
   if (!is_of_record) return;
   const CoordinatorRecord record = *std::exchange(options_.record, std::nullopt);
   restarts_ = std::max(restarts_, record.restarts);
@@ -90,6 +90,9 @@ void Coordinator::recall(const CoordinatorRecord& record) {
   died_at_ = record.died_at;
   const auto memberships = form_memberships(seats_, epoch_, restarts_, record.left_out);
   places_ = memberships.front().places;
+  first_places_.clear();
+  for (const Membership& place : memberships) first_places_.push_back(place.self.first_rank);
+  visit(participants_.size());
   for (const int place : record.left_out) left_out_[place] = now_ + options_.rejoin_after;
   for (std::size_t i = 0; i < participants_.size(); ++i) {
     if (participants_[i].empty()) {
@@ -97,14 +100,18 @@ void Coordinator::recall(const CoordinatorRecord& record) {
       continue;
     }
     Node& node = nodes_[participants_[i]];
-    node.info = seats_[i];
+    change(node, [&] {
+      node.info = seats_[i];
+      node.participant = true;
+      node.membership = memberships[i];
+      node.busy = epoch_;
+      node.joined = now_;
+    });
     if (options_.surveys_network && !options_.terms.elastic()) {
       node.network_address = node.info.address;  // what was chosen stays
     }
-    node.participant = node.is_recalled = true;
-    node.membership = memberships[i];
-    node.busy = epoch_;
-    node.joined = node.heard = node.disconnected = now_;
+    node.is_recalled = true;
+    node.heard = node.disconnected = now_;
     node.disconnect_reason = "it did not come to the new coordinator";
   }
   // Those that were to live on had been asked already.

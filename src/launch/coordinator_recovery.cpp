@@ -39,7 +39,12 @@ void Coordinator::handle(Node& node, const RankRecovers& recovers) {
   withdrawn_.erase(recovers.rank);
   replaced_.erase(recovers.rank);
   goes_on_[recovers.rank] = recovers.step;
-  if (loss_) return retry_loss();
+  if (loss_) {
+    // As long as words are missing for certain, nothing is decided before the time is over.
+    const std::size_t known =
+        with_state_.size() + left_out_.size() + replaced_.size() + loss_->ranks.size();
+    return std::cmp_less(known, places_) ? void() : retry_loss();
+  }
   if (!settled_ && std::cmp_equal(goes_on_.size(), world_size())) settle();
 }
 
@@ -58,6 +63,7 @@ void Coordinator::settle() {
   lost_ranks_.clear();
   deaths_.clear();
   failures_.clear();
+  failed_.clear();
   for (const auto& [rank, its_step] : goes_on_) absences_.erase(rank);
   ++record_version_;
   const Recovered recovered{.epoch = epoch_, .step = step, .since_loss = now_ - lost_since_};
@@ -65,6 +71,7 @@ void Coordinator::settle() {
                                 was_loss_ ? "" : "they stood still for ",
                                 seconds_with_hundredths(recovered.since_loss),
                                 was_loss_ ? " s after the loss)" : " s)")});
+  visit(participants_.size());
   for (const std::string& id : participants_) {
     if (Node* node = participant(id)) send(*node, recovered);
   }
@@ -131,7 +138,7 @@ bool Coordinator::replace_in_place(const Ending& ending, const std::vector<int>&
         Loss{.ending = ending, .ranks = {}, .when = when, .deadline = now_ + options_.word_limit};
   }
   loss_->ranks.insert(lost.begin(), lost.end());
-  return settle_loss();
+  return collects_losses_ || settle_loss();
 }
 
 // Ranks begin to train one after the other, and their words come over several links: a loss waits
@@ -172,17 +179,14 @@ void Coordinator::retry_loss() {
 
 std::optional<Coordinator::Obstacle> Coordinator::obstacle_to_carrying_over(
     const std::set<int>& lost) const {
-  for (const std::string& id : participants_) {
-    const auto node = nodes_.find(id);
-    if (id.empty()) continue;
-    if (node == nodes_.end() || !node->second.participant || node->second.succeeded) {
-      return Obstacle{"the workers of a node have already ended well"};
-    }
+  if (counts_.succeeded > 0 || lacks_participants()) {
+    return Obstacle{"the workers of a node have already ended well"};
   }
   if (std::cmp_greater_equal(lost.size(), world_size())) {
     return Obstacle{"no rank with the job's state is left"};
   }
   std::optional<Obstacle> obstacle;
+  visit(static_cast<std::size_t>(places_));
   for (int rank = 0; rank < places_; ++rank) {
     if (lost.contains(rank) || left_out_.contains(rank) || with_state_.contains(rank)) continue;
     const bool may_pass = !withdrawn_.contains(rank);
@@ -217,11 +221,14 @@ void Coordinator::reform(const Ending& ending, const Filling& filling) {
     left_out_.erase(place);
   }
   renumber();
+  visit(participants_.size());
   for (const std::string& id : participants_) {
     Node* node = participant(id);
     if (node == nullptr) continue;
-    node->ready = false;
-    node->busy = epoch_;
+    change(*node, [&] {
+      node->ready = false;
+      node->busy = epoch_;
+    });
     send(*node, prepare_in_place(*node));
   }
 }
@@ -231,9 +238,11 @@ void Coordinator::renumber() {
   std::vector<int> left_out;
   for (const auto& [place, when] : left_out_) left_out.push_back(place);
   const int restarts = nodes_.at(participants_.front()).membership.restart_count;
-  const auto places = form_memberships(seats_, epoch_, restarts, left_out);
+  auto places = form_memberships(seats_, epoch_, restarts, left_out);
+  visit(places.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
-    if (Node* node = participant(participants_[i])) node->membership = places[i];
+    Node* node = participant(participants_[i]);
+    if (node != nullptr) change(*node, [&] { node->membership = std::move(places[i]); });
   }
 }
 

@@ -8,22 +8,15 @@
 namespace lockstep {
 
 std::vector<int> Coordinator::places_of_seat(int seat) const {
-  int first = 0;
-  for (int i = 0; i < seat; ++i) first += seats_[static_cast<std::size_t>(i)].workers;
+  const auto at = static_cast<std::size_t>(seat);
   std::vector<int> places;
-  for (int i = 0; i < seats_[static_cast<std::size_t>(seat)].workers; ++i) {
-    places.push_back(first + i);
-  }
+  for (int i = 0; i < seats_[at].workers; ++i) places.push_back(first_places_[at] + i);
   return places;
 }
 
 int Coordinator::seat_of(int place) const {
-  int seat = 0;
-  for (int first = 0; std::cmp_less(seat, seats_.size()); ++seat) {
-    first += seats_[static_cast<std::size_t>(seat)].workers;
-    if (place < first) break;
-  }
-  return seat;
+  return static_cast<int>(std::ranges::upper_bound(first_places_, place) - first_places_.begin()) -
+         1;
 }
 
 // The store is on the first node; a job without it begins again.
@@ -48,7 +41,9 @@ bool Coordinator::go_on_without(const Node& node, const Ending& ending) {
 std::map<int, std::string> Coordinator::nodes_for_empty_seats() const {
   std::map<int, std::string> found;
   std::vector<NodeInfo> free = candidates();
+  visit(absent_.size());
   for (const int seat : absent_) {
+    if (free.empty()) break;
     const NodeInfo& before = seats_[static_cast<std::size_t>(seat)];
     const auto fits = [&](const NodeInfo& node) {
       return node.workers == before.workers && node.role == before.role &&
@@ -94,8 +89,10 @@ void Coordinator::seat_nodes_of(const std::set<int>& places) {
     seats_[static_cast<std::size_t>(seat)] = node.info;
     participants_[static_cast<std::size_t>(seat)] = id;
     absent_.erase(seat);
-    node.participant = true;
-    node.succeeded = false;
+    change(node, [&] {
+      node.participant = true;
+      node.succeeded = false;
+    });
   }
 }
 

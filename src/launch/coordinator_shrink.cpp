@@ -94,7 +94,7 @@ std::string Coordinator::describe(const Ending& ending, const Filling& filling) 
   if (filling.left_out.empty()) return text;
   if (!filling.replaced.empty()) text += ", ";
   text += is_one ? "it is"
-                 : concat(list_ranks(as_list(filling.left_out)),
+                 : concat(list_some_ranks(as_list(filling.left_out)),
                           filling.left_out.size() == 1 ? " is" : " are");
   return text + concat(" left out, ", count_of_those_in(), " go on (--min-world ",
                        options_.terms.min_world, ")");
@@ -105,18 +105,20 @@ std::string Coordinator::describe(const Ending& ending, const Filling& filling) 
 std::optional<Time> Coordinator::next_rejoin() const {
   if (left_out_.empty() || phase_ != Phase::running || !settled_ || loss_) return std::nullopt;
   if (std::cmp_less(with_state_.size(), world_size())) return std::nullopt;
-  for (const std::string& id : participants_) {
-    if (id.empty()) continue;
-    const auto node = nodes_.find(id);
-    if (node == nodes_.end() || !node->second.participant) return std::nullopt;
-    if (node->second.succeeded || !node->second.link) return std::nullopt;
-  }
+  if (lacks_participants() || counts_.succeeded > 0) return std::nullopt;
+  if (counts_.linked < counts_.members) return std::nullopt;
   std::set<Time> times;
+  visit(left_out_.size());
   for (const auto& [place, when] : left_out_) times.insert(when);
   const auto next =
       std::ranges::find_if(times, [&](Time time) { return !places_to_fill(time).empty(); });
   if (next == times.end()) return std::nullopt;
   return *next;
+}
+
+std::optional<Time> Coordinator::known_rejoin() const {
+  if (!rejoin_) rejoin_ = next_rejoin();
+  return *rejoin_;
 }
 
 int Coordinator::left_out_with_node() const {
@@ -129,7 +131,7 @@ void Coordinator::rejoin_if_due() {
   if (!due || now_ < *due) return;
   const Filling filling{.replaced = places_to_fill(now_), .left_out = {}, .why = ""};
   seat_nodes_of(filling.replaced);
-  const std::string who = list_ranks(as_list(filling.replaced));
+  const std::string who = list_some_ranks(as_list(filling.replaced));
   const bool is_one = filling.replaced.size() == 1;
   lost_since_ = now_;
   was_loss_ = false;

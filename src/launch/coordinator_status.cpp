@@ -17,12 +17,15 @@ std::string short_name(const std::string& host) {
   return host.substr(0, host.find('.'));
 }
 
+// What every node prints every five seconds, in a job of any size.
+constexpr std::size_t kMostNamed = 16;
+
 std::string join_list(const std::vector<std::string>& items) {
   std::string all;
-  for (const std::string& item : items) {
-    if (!all.empty()) all += ", ";
-    all += item;
+  for (std::size_t i = 0; i < std::min(items.size(), kMostNamed); ++i) {
+    all += concat(i == 0 ? "" : ", ", items[i]);
   }
+  if (items.size() > kMostNamed) all += concat(" and ", items.size() - kMostNamed, " more");
   return all;
 }
 
@@ -31,6 +34,7 @@ std::string join_list(const std::vector<std::string>& items) {
 std::string Coordinator::status(Time now) const {
   std::vector<NodeInfo> here;
   std::vector<std::string> busy;
+  visit(2 * nodes_.size());
   for (const auto& [id, node] : nodes_) {
     if (!node.link) continue;
     here.push_back(node.info);
@@ -108,10 +112,14 @@ std::string Coordinator::describe_missing(std::size_t present) const {
     }
   }
   if (names.empty()) {
-    for (const Departure& gone : departures_) {
-      if (hosts.contains(short_name(gone.host))) continue;
-      names.push_back(concat(gone.host, " (lost ", whole_seconds(now_ - gone.when),
-                             " s ago: ", gone.reason, ")"));
+    std::vector<std::pair<Time, std::string>> gone;
+    for (const auto& [host, departure] : departures_) {
+      if (!hosts.contains(short_name(host))) gone.emplace_back(departure.when, host);
+    }
+    std::ranges::sort(gone);
+    for (const auto& [when, host] : gone) {
+      names.push_back(concat(host, " (lost ", whole_seconds(now_ - when),
+                             " s ago: ", departures_.at(host).reason, ")"));
     }
   }
   return concat("; ", count, " missing", names.empty() ? "" : ": ", join_list(names));

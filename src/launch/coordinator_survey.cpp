@@ -11,6 +11,7 @@ namespace {
 // A node may be lost, or its network mended, between two looks; so one alone decides nothing.
 constexpr int kMostSurveys = 3;
 constexpr Time kSurveyPause = std::chrono::seconds(1);
+constexpr std::size_t kMostNamed = 16;
 
 bool is_loopback(const std::string& text) {
   const auto address = IpAddress::parse(text);
@@ -22,6 +23,7 @@ bool is_loopback(const std::string& text) {
 // A job that may change its size takes nodes as they come, and those do not wait for a survey.
 bool Coordinator::needs_survey(const std::vector<NodeInfo>& nodes) const {
   if (!options_.surveys_network || options_.terms.elastic() || nodes.size() < 2) return false;
+  visit(nodes.size());
   const auto stays_here = [](const NodeInfo& node) { return is_loopback(node.address); };
   const auto is_settled = [&](const NodeInfo& node) {
     return !nodes_.at(node.id).network_address.empty();
@@ -32,6 +34,7 @@ bool Coordinator::needs_survey(const std::vector<NodeInfo>& nodes) const {
 bool Coordinator::network_is_settled(const std::vector<NodeInfo>& nodes) {
   if (surveys()) return false;
   if (!needs_survey(nodes)) return true;
+  visit(nodes.size());
   std::vector<NetworkSurvey::Member> members;
   for (const NodeInfo& node : nodes) {
     members.push_back(
@@ -46,24 +49,15 @@ bool Coordinator::network_is_settled(const std::vector<NodeInfo>& nodes) {
 void Coordinator::ask_about_network() {
   // Who is silent for so long is lost; the rest is for those that hear and do not answer.
   survey_deadline_ = now_ + options_.terms.beat_limit + std::chrono::seconds(4);
+  visit(survey_->members().size());
   for (const NetworkSurvey::Member& member : survey_->members()) {
     if (const auto question = survey_->question(member.id)) send(nodes_.at(member.id), *question);
   }
 }
 
 // A survey is about these nodes and these connections.
-void Coordinator::give_up_survey_without(const std::vector<NodeInfo>& present) {
-  if (!survey_) return;
-  for (const NetworkSurvey::Member& member : survey_->members()) {
-    if (std::ranges::find(present, member.id, &NodeInfo::id) != present.end()) continue;
-    survey_.reset();
-    failed_surveys_ = 0;
-    return;
-  }
-}
-
 void Coordinator::give_up_survey_with(const std::string& id) {
-  if (!survey_ || !std::ranges::count(survey_->members(), id, &NetworkSurvey::Member::id)) return;
+  if (!survey_ || !survey_->has(id)) return;
   survey_.reset();
   failed_surveys_ = 0;
 }
@@ -82,6 +76,7 @@ void Coordinator::continue_survey() {
   if (choice->addresses.empty()) return survey_failed(choice->text);
   actions_.push_back(Say{choice->text});
   const std::vector<std::string> addresses = survey_->chosen();
+  visit(addresses.size());
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     Node& node = nodes_.at(survey_->members()[i].id);
     node.network_address = node.info.address = addresses[i];
@@ -103,10 +98,7 @@ void Coordinator::survey_if_due() {
     survey_again_at_.reset();
     gather();
   } else if (survey_ && now_ >= survey_deadline_) {
-    std::string hosts;
-    for (const std::string& host : survey_->silent())
-      hosts += concat(hosts.empty() ? "" : ", ", host);
-    survey_failed(concat("no answer from ", hosts,
+    survey_failed(concat("no answer from ", join_words(survey_->silent(), kMostNamed),
                          " to questions about the network; look at what "
                          "lockstep run says there"));
   }

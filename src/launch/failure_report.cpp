@@ -153,7 +153,8 @@ void write_first(ReportWriter& out, const WorkerFailure& failure) {
   if (!hint.empty()) out.wrapped("  Hint: ", "        ", hint);
 }
 
-void write_others(ReportWriter& out, const std::vector<WorkerFailure>& others) {
+void write_others(ReportWriter& out, const FailureReport& report) {
+  const std::vector<WorkerFailure>& others = report.others;
   if (others.empty()) return;
   out.blank();
   out.heading("Failed after it:", false);
@@ -166,8 +167,8 @@ void write_others(ReportWriter& out, const std::vector<WorkerFailure>& others) {
     if (!said.empty()) summary += ": " + clipped(ReportWriter::clean(said), kMaxSummary);
     out.line(summary);
   }
-  if (others.size() > kOthersInFull) {
-    std::vector<int> rest;
+  std::vector<int> rest = report.more_failed;
+  if (others.size() > kOthersInFull || !rest.empty()) {
     for (std::size_t i = kOthersInFull; i < others.size(); ++i) rest.push_back(others[i].rank);
     out.wrapped("  ", "    ", concat("and ", rest.size(), " more: ", list_ranks(rest)));
   }
@@ -184,7 +185,7 @@ std::string to_text(const FailureReport& report, const ReportStyle& style) {
     out.blank();
     write_first(out, *report.first);
   }
-  write_others(out, report.others);
+  write_others(out, report);
   if (!report.stopped_ranks.empty()) {
     out.blank();
     out.wrapped(

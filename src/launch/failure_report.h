@@ -36,7 +36,8 @@ struct FailureReport {
   std::string reason;   // why that ended the job: "no restarts left (--max-restarts 3)"
   std::optional<WorkerFailure> first;  // none: the job failed without it, say by losing a node
   std::vector<WorkerFailure> others;
-  std::vector<int> stopped_ranks;  // ended by the launcher on purpose
+  std::vector<int> more_failed = {};  // ranks that failed after those
+  std::vector<int> stopped_ranks;     // ended by the launcher on purpose
 
   bool operator==(const FailureReport&) const = default;
 };

@@ -122,6 +122,15 @@ WorkerFailure failure_from_json(const Json& json) {
   return failure;
 }
 
+std::vector<int> ranks_of(const Json& json, const char* name) {
+  std::vector<int> ranks;
+  for (const Json& rank : required_array(json, name, kMaxRanks)) {
+    if (!rank.is_number_integer()) refuse(concat("a member of '", name, "' is no number"));
+    ranks.push_back(rank.get<int>());
+  }
+  return ranks;
+}
+
 Json parsed(std::string_view text) {
   auto json = parse_json(text);
   if (!json || !json->is_object()) refuse("not a JSON object");
@@ -137,6 +146,7 @@ std::string to_json(const WorkerFailure& failure) {
 std::string to_json(const FailureReport& report) {
   Json json = {{"program", clipped(report.program, kMaxName)},
                {"reason", clipped(report.reason, kMaxText)},
+               {"more_failed", report.more_failed},
                {"stopped_ranks", report.stopped_ranks}};
   if (report.first) json["first"] = failure_to_json(*report.first);
   Json others = Json::array();
@@ -160,10 +170,8 @@ FailureReport failure_report_from_json(std::string_view text) {
   for (const Json& other : required_array(json, "others", kMaxFailures)) {
     report.others.push_back(failure_from_json(other));
   }
-  for (const Json& rank : required_array(json, "stopped_ranks", kMaxRanks)) {
-    if (!rank.is_number_integer()) refuse("a member of 'stopped_ranks' is no number");
-    report.stopped_ranks.push_back(rank.get<int>());
-  }
+  report.more_failed = ranks_of(json, "more_failed");
+  report.stopped_ranks = ranks_of(json, "stopped_ranks");
   return report;
 }
 

@@ -27,6 +27,7 @@ FailureReport report_of(const RunOptions& options, const Finish& finish) {
                        .reason = finish.reason,
                        .first = std::nullopt,
                        .others = {},
+                       .more_failed = finish.more_failed,
                        .stopped_ranks = finish.stopped_ranks};
   for (const WorkerFailed& failed : finish.failures) {
     const auto failure = failure_of(failed);

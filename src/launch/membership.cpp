@@ -31,7 +31,16 @@ auto rank_order(const NodeInfo& node) {
 }  // namespace
 
 void sort_by_rank_order(std::vector<NodeInfo>& nodes) {
-  std::ranges::sort(nodes, {}, rank_order);
+  // Keys take longer to make than to compare.
+  using Keyed = std::pair<decltype(rank_order(nodes.front())), std::size_t>;
+  std::vector<Keyed> order;
+  order.reserve(nodes.size());
+  for (const NodeInfo& node : nodes) order.emplace_back(rank_order(node), order.size());
+  std::ranges::sort(order);
+  std::vector<NodeInfo> sorted;
+  sorted.reserve(nodes.size());
+  for (const Keyed& each : order) sorted.push_back(std::move(nodes[each.second]));
+  nodes = std::move(sorted);
 }
 
 bool Membership::is_in(int place) const {
@@ -44,15 +53,18 @@ int Membership::rank_of(int place) const {
 }
 
 std::optional<int> Membership::place_of(int rank) const {
-  for (int place = rank; place < places; ++place) {
-    if (is_in(place) && rank_of(place) == rank) return place;
+  if (rank < 0 || rank >= world_size()) return std::nullopt;
+  // Each place that is left out before it moves it by one.
+  int place = rank;
+  for (const int missing : left_out) {
+    if (missing > place) break;
+    ++place;
   }
-  return std::nullopt;
+  return place;
 }
 
 int Membership::local_workers(std::optional<int> below) const {
-  const NodePlace& node = self();
-  return rank_of(node.first_rank + below.value_or(node.workers)) - rank_of(node.first_rank);
+  return rank_of(self.first_rank + below.value_or(self.workers)) - rank_of(self.first_rank);
 }
 
 std::vector<Membership> form_memberships(const std::vector<NodeInfo>& nodes, Epoch epoch,
@@ -67,8 +79,8 @@ std::vector<Membership> form_memberships(const std::vector<NodeInfo>& nodes, Epo
                       .seen_at = node.seen_at,
                       .workers = node.workers,
                       .first_rank = count});
-    const auto is_here = [&](int place) { return place >= count && place < count + node.workers; };
-    const auto missing = std::ranges::count_if(left_out, is_here);
+    const auto begin = std::ranges::lower_bound(left_out, count);
+    const auto missing = std::ranges::lower_bound(left_out, count + node.workers) - begin;
     count += node.workers;
     int& role_size = role_sizes[node.role];
     role_ranks.push_back(role_size);
@@ -79,12 +91,14 @@ std::vector<Membership> form_memberships(const std::vector<NodeInfo>& nodes, Epo
     memberships.push_back({.epoch = epoch,
                            .restart_count = restart_count,
                            .group_rank = static_cast<int>(i),
+                           .group_world_size = static_cast<int>(nodes.size()),
                            .places = count,
                            .first_role_rank = role_ranks[i],
                            .role_world_size = role_sizes[nodes[i].role],
-                           .nodes = places,
+                           .self = places[i],
                            .left_out = left_out});
   }
+  if (!memberships.empty()) memberships.front().nodes = std::move(places);
   return memberships;
 }
 

@@ -56,7 +56,7 @@ json body(const Status& status) {
 json body(const Prepare& prepare) {
   json object = to_json(prepare.membership);
   object["carries_over"] = prepare.carries_over;
-  object["replaced"] = prepare.replaced;
+  object["replaced"] = to_runs(prepare.replaced);
   object["reason"] = prepare.reason;
   return object;
 }
@@ -90,7 +90,8 @@ json body(const Finish& finish) {
   return {{"code", finish.code},
           {"reason", finish.reason},
           {"failures", to_json(finish.failures)},
-          {"stopped_ranks", finish.stopped_ranks}};
+          {"more_failed", to_runs(finish.more_failed)},
+          {"stopped_ranks", to_runs(finish.stopped_ranks)}};
 }
 json body(const Beat&) {
   return json::object();
@@ -169,7 +170,7 @@ Message parse(const json& object, const Status*) {
   return Status{text(object, "text")};
 }
 Message parse(const json& object, const Prepare*) {
-  return Prepare{membership_of(object), flag(object, "carries_over"), ranks(object, "replaced"),
+  return Prepare{membership_of(object), flag(object, "carries_over"), runs(object, "replaced"),
                  text(object, "reason")};
 }
 Message parse(const json& object, const RankRecovers*) {
@@ -196,7 +197,8 @@ Message parse(const json& object, const Finish*) {
   return Finish{.code = number<int>(object, "code", 0, 255),
                 .reason = text(object, "reason"),
                 .failures = worker_failures(object),
-                .stopped_ranks = ranks(object, "stopped_ranks")};
+                .more_failed = runs(object, "more_failed"),
+                .stopped_ranks = runs(object, "stopped_ranks")};
 }
 Message parse(const json&, const Beat*) {
   return Beat{};

@@ -20,6 +20,7 @@ using nlohmann::json;
 
 inline constexpr std::size_t kMaxNodes = 100'000;
 inline constexpr int kMaxRank = 10'000'000;
+inline constexpr std::size_t kMaxRanksInRuns = 1 << 20;  // a short text can stand for many
 
 inline const json& field(const json& object, const char* name) {
   const auto found = object.find(name);
@@ -76,6 +77,34 @@ inline std::vector<int> ranks(const json& object, const char* name) {
       throw InvalidArgument(concat("message field '", name, "' holds something that is no rank"));
     }
     all.push_back(rank.get<int>());
+  }
+  return all;
+}
+
+/// Ranks of a whole job, as runs of the first and the last of each: neighbours share their fate.
+inline json to_runs(const std::vector<int>& ranks) {
+  json runs = json::array();
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    runs.push_back({ranks[first], ranks[last]});
+    first = last + 1;
+  }
+  return runs;
+}
+
+inline std::vector<int> runs(const json& object, const char* name) {
+  std::vector<int> all;
+  for (const json& run : list(object, name)) {
+    const auto is_rank = [](const json& value) {
+      return value.is_number_unsigned() && value.get<std::uint64_t>() <= kMaxRank;
+    };
+    if (!run.is_array() || run.size() != 2 || !is_rank(run[0]) || !is_rank(run[1]) ||
+        run[0] > run[1] ||
+        all.size() + run[1].get<std::size_t>() - run[0].get<std::size_t>() >= kMaxRanksInRuns) {
+      throw InvalidArgument(concat("message field '", name, "' holds something that is no ranks"));
+    }
+    for (int rank = run[0].get<int>(); rank <= run[1].get<int>(); ++rank) all.push_back(rank);
   }
   return all;
 }

@@ -1,6 +1,7 @@
 #include "launch/message_parts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "launch/message_fields.h"
 
@@ -29,6 +30,22 @@ ProgramIdentity program_identity(const json& object) {
   return {.name = text(object, "name"),
           .digest = text(object, "digest"),
           .arguments = text(object, "arguments")};
+}
+
+json to_json(const NodePlace& node) {
+  return {{"host", node.host},
+          {"address", node.address},
+          {"seen_at", node.seen_at},
+          {"workers", node.workers},
+          {"first_rank", node.first_rank}};
+}
+
+NodePlace node_place(const json& node) {
+  return {.host = text(node, "host"),
+          .address = text(node, "address"),
+          .seen_at = text(node, "seen_at"),
+          .workers = count(node, "workers", 1),
+          .first_rank = count(node, "first_rank")};
 }
 
 }  // namespace
@@ -143,20 +160,16 @@ std::vector<RankRecovers> ranks_that_recover(const json& object) {
 
 json to_json(const Membership& membership) {
   json nodes = json::array();
-  for (const NodePlace& node : membership.nodes) {
-    nodes.push_back({{"host", node.host},
-                     {"address", node.address},
-                     {"seen_at", node.seen_at},
-                     {"workers", node.workers},
-                     {"first_rank", node.first_rank}});
-  }
+  for (const NodePlace& node : membership.nodes) nodes.push_back(to_json(node));
   return {{"epoch", membership.epoch},
           {"restart_count", membership.restart_count},
           {"group_rank", membership.group_rank},
+          {"group_world_size", membership.group_world_size},
           {"places", membership.places},
           {"first_role_rank", membership.first_role_rank},
           {"role_world_size", membership.role_world_size},
-          {"left_out", membership.left_out},
+          {"left_out", to_runs(membership.left_out)},
+          {"self", to_json(membership.self)},
           {"nodes", std::move(nodes)}};
 }
 
@@ -164,20 +177,19 @@ Membership membership_of(const json& object) {
   Membership membership{.epoch = epoch_of(object),
                         .restart_count = count(object, "restart_count"),
                         .group_rank = count(object, "group_rank"),
+                        .group_world_size = count(object, "group_world_size", 1),
                         .places = count(object, "places", 1),
                         .first_role_rank = count(object, "first_role_rank"),
                         .role_world_size = count(object, "role_world_size"),
-                        .nodes = {},
-                        .left_out = ranks(object, "left_out")};
-  for (const json& node : list(object, "nodes")) {
-    membership.nodes.push_back({.host = text(node, "host"),
-                                .address = text(node, "address"),
-                                .seen_at = text(node, "seen_at"),
-                                .workers = count(node, "workers", 1),
-                                .first_rank = count(node, "first_rank")});
+                        .self = node_place(field(object, "self")),
+                        .left_out = runs(object, "left_out")};
+  for (const json& node : list(object, "nodes")) membership.nodes.push_back(node_place(node));
+  if (membership.group_rank >= membership.group_world_size) {
+    throw InvalidArgument("message field 'group_rank' is not below the number of nodes");
   }
-  if (static_cast<std::size_t>(membership.group_rank) >= membership.nodes.size()) {
-    throw InvalidArgument("message field 'group_rank' is outside the list of nodes");
+  if (!membership.nodes.empty() &&
+      std::cmp_not_equal(membership.nodes.size(), membership.group_world_size)) {
+    throw InvalidArgument("message field 'nodes' lists other than all nodes");
   }
   const auto is_unordered = [](int one, int next) { return one >= next; };
   if (std::ranges::adjacent_find(membership.left_out, is_unordered) != membership.left_out.end()) {

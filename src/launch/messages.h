@@ -96,7 +96,8 @@ struct NodePlace {
   bool operator==(const NodePlace&) const = default;
 };
 
-/// A node's place in an epoch. Nodes are in the order of their group ranks.
+/// A node's place in an epoch, and as little about the others as it needs: what a node is sent does
+/// not grow with the job.
 ///
 /// A place is a worker's position in the job, and what messages between nodes call its rank: it
 /// stays the same as long as workers are carried over. Some may be left out of an epoch; the
@@ -105,13 +106,15 @@ struct Membership {
   Epoch epoch = 0;
   int restart_count = 0;
   int group_rank = 0;
+  int group_world_size = 1;  // nodes
   int places = 1;
   int first_role_rank = 0;  // among those that are in, as the next
   int role_world_size = 1;
-  std::vector<NodePlace> nodes;
+  NodePlace self = {};
+  // All nodes, in the order of their group ranks: for group rank 0 alone, whose store lets them in.
+  std::vector<NodePlace> nodes = {};
   std::vector<int> left_out = {};  // places without a worker, in order
 
-  const NodePlace& self() const { return nodes[static_cast<std::size_t>(group_rank)]; }
   bool is_in(int place) const;
   int world_size() const { return places - static_cast<int>(left_out.size()); }
   /// What the worker of a place that is in calls its rank.
@@ -225,7 +228,8 @@ struct Recovered {
 struct Finish {
   int code = 0;
   std::string reason;                  // empty on success
-  std::vector<WorkerFailed> failures;  // the first one first
+  std::vector<WorkerFailed> failures;  // the first ones, in order
+  std::vector<int> more_failed = {};   // ranks that failed after those
   std::vector<int> stopped_ranks;      // ended by the launcher on purpose
 };
 

@@ -20,15 +20,6 @@ bool is_v4(const NodeAddress& address) {
   return address.address.find(':') == std::string::npos;
 }
 
-std::string join_words(const std::vector<std::string>& words, std::size_t most = 4) {
-  std::string all;
-  for (std::size_t i = 0; i < words.size() && i < most; ++i) {
-    all += concat(i == 0 ? "" : ", ", words[i]);
-  }
-  if (words.size() > most) all += concat(" and ", words.size() - most, " more");
-  return all;
-}
-
 class Choice {
  public:
   Choice(const std::vector<SurveyedNode>& nodes, const std::vector<Unreached>& unreached)
@@ -193,13 +184,12 @@ class Choice {
                     " to the others, or let its firewall pass what they send to any port (Gloo and "
                     "NCCL need that); --network-check off starts the job all the same");
     }
-    std::string who;
+    std::vector<std::string> who;
     for (const SurveyedNode& node : nodes_) {
-      if (node.named_by.empty()) continue;
-      who += concat(who.empty() ? "" : ", ", node.named_by, " on ", node.host);
+      if (!node.named_by.empty()) who.push_back(concat(node.named_by, " on ", node.host));
     }
     return concat("over ", name_of(*free), " all nodes reach each other: correct or leave out ",
-                  who);
+                  join_words(who, 16));
   }
 
   const std::vector<SurveyedNode>& nodes_;
@@ -208,6 +198,15 @@ class Choice {
 };
 
 }  // namespace
+
+std::string join_words(const std::vector<std::string>& words, std::size_t most) {
+  std::string all;
+  for (std::size_t i = 0; i < words.size() && i < most; ++i) {
+    all += concat(i == 0 ? "" : ", ", words[i]);
+  }
+  if (words.size() > most) all += concat(" and ", words.size() - most, " more");
+  return all;
+}
 
 std::string network_name(const NodeAddress& address) {
   const bool v4 = is_v4(address);

@@ -35,6 +35,9 @@ struct NetworkChoice {
 NetworkChoice choose_network(const std::vector<SurveyedNode>& nodes,
                              const std::vector<Unreached>& unreached);
 
+/// "a, b and 7 more".
+std::string join_words(const std::vector<std::string>& words, std::size_t most = 4);
+
 /// "10.1.0.0/24" of "10.1.0.7" and 24.
 std::string network_name(const NodeAddress& address);
 

@@ -15,14 +15,15 @@ constexpr std::size_t kDistances[] = {1, 2, 4, 8};
 NetworkSurvey::NetworkSurvey(std::uint64_t first_round, std::vector<Member> members)
     : members_(std::move(members)), round_(first_round) {
   for (const Member& member : members_) {
+    indices_.emplace(member.id, nodes_.size());
     nodes_.push_back({.host = member.host, .addresses = {}, .named_by = ""});
   }
 }
 
 std::optional<std::size_t> NetworkSurvey::index_of(const std::string& id) const {
-  const auto found = std::ranges::find(members_, id, &Member::id);
-  if (found == members_.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - members_.begin());
+  const auto found = indices_.find(id);
+  if (found == indices_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::optional<Message> NetworkSurvey::question(const std::string& id) const {

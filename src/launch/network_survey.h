@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -35,6 +36,7 @@ class NetworkSurvey {
   static constexpr std::uint64_t kRounds = 3;
 
   const std::vector<Member>& members() const { return members_; }
+  bool has(const std::string& id) const { return indices_.contains(id); }
 
   /// What a node is asked now; std::nullopt: it has answered, or is no member.
   std::optional<Message> question(const std::string& id) const;
@@ -61,6 +63,7 @@ class NetworkSurvey {
   void move_on();
 
   std::vector<Member> members_;
+  std::map<std::string, std::size_t> indices_;  // of members, by id
   std::vector<SurveyedNode> nodes_;
   Stage stage_ = Stage::addresses;
   std::uint64_t round_;

@@ -25,7 +25,7 @@ void NodeShell::on_recovers(int slot, const WorkerRecovers& recovers) {
 void NodeShell::fill_spares() {
   if (plan_.options.spares == 0 || agent_->phase() != NodePhase::running) return;
   for (int local_rank = 0; local_rank < plan_.workers; ++local_rank) {
-    const int place = membership_.self().first_rank + local_rank;
+    const int place = membership_.self.first_rank + local_rank;
     if (!membership_.is_in(place)) continue;
     const WorkerState* state = hub_.state(place);
     if (state == nullptr || !state->recovers || state->recovers->epoch != agent_->epoch()) return;
@@ -85,7 +85,7 @@ void NodeShell::carry_out(const RevokeWorkers& revoke) {
   for (const int place : revoke.lost) {
     if (membership_.is_in(place)) lost_ranks.push_back(membership_.rank_of(place));
   }
-  const int first = membership_.self().first_rank;
+  const int first = membership_.self.first_rank;
   for (const int local_rank : revoke.survivors) {
     hub_.revoke(first + local_rank,
                 {.epoch = revoke.epoch, .reason = revoke.reason, .lost_ranks = lost_ranks});

@@ -260,7 +260,7 @@ void NodeShell::carry_out(const StartWorkers& start) {
 
 // The coordinator may have chosen another of this node's addresses than it had given.
 void NodeShell::use_network_of(const Membership& membership) {
-  const auto address = IpAddress::parse(membership.self().address);
+  const auto address = IpAddress::parse(membership.self.address);
   if (plan_.one_node || !address || address->is_loopback()) return;
   plan_.interface = LocalMachine::current().interface_of(*address).value_or("");
 }
@@ -343,7 +343,7 @@ void NodeShell::on_keeper() {
     } else if (auto end = workers_.on(event)) {
       hub_.catch_up();
       if (end->code != 0) {
-        end->progress = progress_of(membership_.self().first_rank + end->local_rank);
+        end->progress = progress_of(membership_.self.first_rank + end->local_rank);
       }
       note_failure(*end);
       perform(agent_->on_worker_end(*end, now));
@@ -384,7 +384,7 @@ void NodeShell::note_failure(const WorkerEnd& end) {
   if (end.details.empty() || agent_->phase() == NodePhase::stopping) return;
   services_.events.write({.kind = "worker_failed",
                           .epoch = end.epoch,
-                          .slot = membership_.self().first_rank + end.local_rank,
+                          .slot = membership_.self.first_rank + end.local_rank,
                           .fields = {{"failure", RawJson{end.details}}}});
 }
 

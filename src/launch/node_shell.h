@@ -88,7 +88,7 @@ class NodeShell {
   std::string progress_of(int slot) const;
   /// Of the ranks that workers name in the world that they are in.
   std::vector<int> places_of(const std::vector<int>& ranks) const;
-  int local_rank_of(int slot) const { return slot - membership_.self().first_rank; }
+  int local_rank_of(int slot) const { return slot - membership_.self.first_rank; }
   // node_hangs.cpp: workers that stand still
   struct Hang;
   void watch_for_hangs();

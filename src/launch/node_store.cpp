@@ -27,7 +27,7 @@ int NodeStore::open(const Membership& membership) {
   // Where nodes have chosen a network, there and nowhere else.
   const bool is_shared = !plan_.one_node && !plan_.agent.terms.local_store;
   UniqueFd listener =
-      listen_on(is_shared ? membership.self().address : plan_.store_address, plan_.store_port);
+      listen_on(is_shared ? membership.self.address : plan_.store_address, plan_.store_port);
   // Rank 0 will listen there by itself, so the port cannot be held for it.
   if (!plan_.share_store && plan_.options.rdzv_backend != "static") return port_of(listener);
   server_ = std::make_unique<StoreServer>(

@@ -4,13 +4,13 @@ namespace lockstep {
 
 Placement place_worker(const JobPlan& plan, const StartWorkers& start, int local_rank) {
   const Membership& place = start.membership;
-  const int slot = place.self().first_rank + local_rank;
+  const int slot = place.self.first_rank + local_rank;
   return {.rank = place.rank_of(slot),
           .local_rank = local_rank,
           .world_size = place.world_size(),
           .local_world_size = place.local_workers(),
           .group_rank = place.group_rank,
-          .group_world_size = static_cast<int>(place.nodes.size()),
+          .group_world_size = place.group_world_size,
           .role_rank = place.first_role_rank + place.local_workers(/*below=*/local_rank),
           .role_world_size = place.role_world_size,
           .role_name = plan.options.role,

@@ -26,7 +26,7 @@ void WorkerGroup::start(const StartWorkers& start) {
   }
   if (start.carries_over) {  // else in the same attempt: logs are written on
     for (const int rank : start.replaced) {
-      const int local_rank = rank - start.membership.self().first_rank;
+      const int local_rank = rank - start.membership.self.first_rank;
       if (local_rank < 0 || local_rank >= plan_.workers) continue;
       end_what_is_left_of(local_rank);
       close_streams_of(local_rank);

@@ -313,7 +313,7 @@ TEST(CoordinatorShrink, a_lost_node_is_left_out_and_the_others_go_on) {
   ASSERT_TRUE(job.is_reforming());
   EXPECT_EQ(job.prepared().membership.left_out, std::vector{2});
   EXPECT_TRUE(job.prepared().replaced.empty());
-  EXPECT_EQ(job.prepared().membership.nodes.size(), 3u);
+  EXPECT_EQ(job.prepared().membership.group_world_size, 3);
   EXPECT_TRUE(
       job.has_said("node c was lost: connection reset: rank 2 is left out, 2 of 3 ranks go "
                    "on (--min-world 1)"));

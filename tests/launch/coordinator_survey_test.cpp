@@ -60,7 +60,7 @@ TEST(CoordinatorSurvey, AJobBeginsWhenAllHaveReachedAll) {
   EXPECT_EQ(job.phase(), Phase::gathering);
   job.probe("c");
   EXPECT_EQ(job.phase(), Phase::preparing);
-  EXPECT_EQ(job.last<Prepare>("b")->membership.self().address, "10.0.0.2");
+  EXPECT_EQ(job.last<Prepare>("b")->membership.self.address, "10.0.0.2");
   EXPECT_NE(job.said().find("network: 10.0.0.0/24 (eth0) on all 3 nodes"), std::string::npos);
 }
 
@@ -90,7 +90,7 @@ TEST(CoordinatorSurvey, AnAddressThatIsNotReachedMovesAllAndStaysSo) {
   job.probe("a", {"10.0.0.2"});
   job.probe("b");
   ASSERT_EQ(job.phase(), Phase::preparing);
-  EXPECT_EQ(job.last<Prepare>("b")->membership.self().address, "10.1.0.2");
+  EXPECT_EQ(job.last<Prepare>("b")->membership.self.address, "10.1.0.2");
   job.ready({"a", "b"});
   EXPECT_EQ(job.last<Start>("b")->master_addr, "10.1.0.1");
   // A restart with the same nodes asks nobody again, also when one has been away.

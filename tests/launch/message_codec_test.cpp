@@ -56,11 +56,13 @@ Membership some_membership() {
   return {.epoch = 4,
           .restart_count = 2,
           .group_rank = 1,
+          .group_world_size = 2,
           .places = 6,
           .first_role_rank = 4,
           .role_world_size = 6,
+          .self = {"b", "10.0.0.2", "10.9.9.9", 2, 4},
           .nodes = {{"a", "10.0.0.1", "", 4, 0}, {"b", "10.0.0.2", "10.9.9.9", 2, 4}},
-          .left_out = {1, 3}};
+          .left_out = {1, 3, 4}};
 }
 
 NodeAddress some_address() {
@@ -74,43 +76,46 @@ NodeAddress some_address() {
 
 // One of each kind, no field with its default value.
 std::vector<Message> all_kinds() {
-  return {
-      Join{.node = some_node(),
-           .terms = some_terms(),
-           .hosts_coordinator = true,
-           .phase = NodePhase::running,
-           .epoch = 4,
-           .restart_count = 2,
-           .ready = true,
-           .store_port = 29500,
-           .failures = {some_failure()},
-           .recovers = {some_recovery()},
-           .wall_clock = Time(1700000000)},
-      Ready{4, 29500},
-      some_failure(),
-      WorkersSucceeded{4},
-      Stopped{4, {1, 5}},
-      Leave{2, "SIGINT"},
-      Refused{"no"},
-      Status{"1 of 2"},
-      Prepare{some_membership(), true, {1, 3}, "why"},
-      Start{4, "10.0.0.1", 29500},
-      Stop{4, 2, "why"},
-      Finish{.code = 75, .reason = "why", .failures = {some_failure()}, .stopped_ranks = {0, 2}},
-      Beat{},
-      AskStacks{3, std::chrono::seconds(7)},
-      FindStacks{4, std::chrono::seconds(8)},
-      FoundStacks{5, "{}"},
-      StacksDone{6, {"a", "b"}},
-      some_recovery(),
-      CannotReform{4, "why"},
-      RanksRejected{4, {2, 3}, "why"},
-      Recovered{4, 812, Time(310)},
-      PassSignal{.signal = SIGUSR1, .time_left = Time(60)},
-      AskAddresses{8},
-      Addresses{8, {some_address()}, "--local-addr"},
-      ProbeNodes{9, {{1, 2, "id", "10.0.0.1", 40000}}},
-      Probed{9, {{1, 2, "no answer"}}}};
+  return {Join{.node = some_node(),
+               .terms = some_terms(),
+               .hosts_coordinator = true,
+               .phase = NodePhase::running,
+               .epoch = 4,
+               .restart_count = 2,
+               .ready = true,
+               .store_port = 29500,
+               .failures = {some_failure()},
+               .recovers = {some_recovery()},
+               .wall_clock = Time(1700000000)},
+          Ready{4, 29500},
+          some_failure(),
+          WorkersSucceeded{4},
+          Stopped{4, {1, 5}},
+          Leave{2, "SIGINT"},
+          Refused{"no"},
+          Status{"1 of 2"},
+          Prepare{some_membership(), true, {1, 3}, "why"},
+          Start{4, "10.0.0.1", 29500},
+          Stop{4, 2, "why"},
+          Finish{.code = 75,
+                 .reason = "why",
+                 .failures = {some_failure()},
+                 .more_failed = {7, 8},
+                 .stopped_ranks = {0, 2}},
+          Beat{},
+          AskStacks{3, std::chrono::seconds(7)},
+          FindStacks{4, std::chrono::seconds(8)},
+          FoundStacks{5, "{}"},
+          StacksDone{6, {"a", "b"}},
+          some_recovery(),
+          CannotReform{4, "why"},
+          RanksRejected{4, {2, 3}, "why"},
+          Recovered{4, 812, Time(310)},
+          PassSignal{.signal = SIGUSR1, .time_left = Time(60)},
+          AskAddresses{8},
+          Addresses{8, {some_address()}, "--local-addr"},
+          ProbeNodes{9, {{1, 2, "id", "10.0.0.1", 40000}}},
+          Probed{9, {{1, 2, "no answer"}}}};
 }
 
 TEST(MessageCodec, EveryKindSurvivesTheWayAndBack) {
@@ -162,6 +167,16 @@ TEST(MessageCodec, ANodeWithAnotherVersionIsNamedWhateverElseItSays) {
   }
 }
 
+TEST(MessageCodec, WhatConcernsManyRanksStaysShort) {
+  Prepare prepare{.membership = some_membership()};
+  prepare.membership.places = 100'000;
+  prepare.membership.nodes.clear();
+  for (int place = 5'000; place < 9'000; ++place) prepare.membership.left_out.push_back(place);
+  const std::string text = encode(prepare);
+  EXPECT_LT(text.size(), 600u);
+  EXPECT_EQ(std::get<Prepare>(decode(text)).membership, prepare.membership);
+}
+
 TEST(MessageCodec, ANodeWithoutARankStaysWithoutOne) {
   Join join;
   join.node = some_node();
@@ -206,9 +221,12 @@ TEST(MessageCodec, FieldsWithinFieldsAreChecked) {
   refuse(join, "/failures/0/age_ns", -1);
   refuse(join, "/recovers/0/step", -1);
   refuse(Prepare{.membership = some_membership()}, "/group_rank", 2);
-  refuse(Prepare{.membership = some_membership()}, "/left_out", {3, 1});
+  refuse(Prepare{.membership = some_membership()}, "/left_out", {{3, 4}, {1, 1}});
+  refuse(Prepare{.membership = some_membership()}, "/left_out", {{3, 1}});
+  refuse(Prepare{.membership = some_membership()}, "/left_out", {{0, 9'000'000}});
+  refuse(Prepare{.membership = some_membership()}, "/left_out", {3, 4});
   refuse(Prepare{.membership = some_membership()}, "/nodes/1/workers", "2");
-  refuse(Prepare{.membership = some_membership()}, "/nodes", json::array());
+  refuse(Prepare{.membership = some_membership()}, "/group_world_size", 3);
   refuse(Stopped{4, {1}}, "/stopped_ranks/0", -1);
   refuse(Ready{4, 1}, "/epoch", 18446744073709551615ULL);
   refuse(Ready{4, 1}, "/epoch", 1.5);

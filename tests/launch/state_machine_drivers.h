@@ -200,15 +200,18 @@ class AgentDriver {
 
   Membership membership(Epoch epoch, int group_rank = 1) const {
     const int workers = options_.self.workers;
-    return {
-        .epoch = epoch,
-        .restart_count = 0,
-        .group_rank = group_rank,
-        .places = 2 * workers,
-        .first_role_rank = group_rank * workers,
-        .role_world_size = 2 * workers,
-        .nodes = {{.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},
-                  {.host = "b", .address = "10.0.0.2", .workers = workers, .first_rank = workers}}};
+    const std::vector<NodePlace> nodes = {
+        {.host = "a", .address = "10.0.0.1", .workers = workers, .first_rank = 0},
+        {.host = "b", .address = "10.0.0.2", .workers = workers, .first_rank = workers}};
+    return {.epoch = epoch,
+            .restart_count = 0,
+            .group_rank = group_rank,
+            .group_world_size = 2,
+            .places = 2 * workers,
+            .first_role_rank = group_rank * workers,
+            .role_world_size = 2 * workers,
+            .self = nodes[static_cast<std::size_t>(group_rank)],
+            .nodes = group_rank == 0 ? nodes : std::vector<NodePlace>{}};
   }
   /// From the start to running workers of this epoch.
   void run_workers(Epoch epoch) {

@@ -36,10 +36,14 @@ std::optional<Epoch> epoch_of(const Message& message) {
   return std::nullopt;
 }
 
-Membership without_place(Membership membership) {
-  membership.group_rank = 0;
-  membership.first_role_rank = 0;
-  return membership;
+// What all nodes of an epoch are told alike.
+Membership without_place(const Membership& membership) {
+  return {.epoch = membership.epoch,
+          .restart_count = membership.restart_count,
+          .group_world_size = membership.group_world_size,
+          .places = membership.places,
+          .role_world_size = membership.role_world_size,
+          .left_out = membership.left_out};
 }
 
 }  // namespace
@@ -201,15 +205,14 @@ void Checks::coordinator_said(const std::string& text) {
 
 // All nodes of a job of fixed size reach each other where they are told to.
 void Checks::check_network(const Membership& membership) const {
-  if (scenario_.terms.elastic() || membership.nodes.size() < 2) return;
-  for (const NodePlace& place : membership.nodes) {
-    const auto index = static_cast<std::size_t>(std::stoi(place.host.substr(1)));
-    require(!place.address.starts_with("10.0.") || !scenario_.nodes[index].dead_address, place.host,
-            " is a member of epoch ", membership.epoch, " at ", place.address,
-            ", where nobody reaches it");
-    require(!place.address.starts_with("10.1.") || scenario_.second_network, place.host, " is at ",
-            place.address, ", which it does not have");
-  }
+  if (scenario_.terms.elastic() || membership.group_world_size < 2) return;
+  const NodePlace& place = membership.self;
+  const auto index = static_cast<std::size_t>(std::stoi(place.host.substr(1)));
+  require(!place.address.starts_with("10.0.") || !scenario_.nodes[index].dead_address, place.host,
+          " is a member of epoch ", membership.epoch, " at ", place.address,
+          ", where nobody reaches it");
+  require(!place.address.starts_with("10.1.") || scenario_.second_network, place.host, " is at ",
+          place.address, ", which it does not have");
 }
 
 void Checks::coordinator_sent(const std::string& node_id, const Message& message, Time local_now) {
@@ -245,9 +248,15 @@ void Checks::coordinator_sent(const std::string& node_id, const Message& message
   if (!formed_.contains({life_, membership.epoch})) check_new_epoch(*prepare, local_now);
   Formed& formed = current(membership.epoch);
   require(formed.common == without_place(membership), "two views of epoch ", membership.epoch);
+  check_seat(formed, membership.group_rank, membership.self);
+  for (std::size_t i = 0; i < membership.nodes.size(); ++i) {
+    check_seat(formed, static_cast<int>(i), membership.nodes[i]);
+  }
   const auto [place, is_new] = formed.ids.try_emplace(membership.group_rank, node_id);
   require(is_new || place->second == node_id, "group rank ", membership.group_rank, " of epoch ",
           membership.epoch, " was given to ", place->second, " and to ", node_id);
+  formed.members.insert(node_id);
+  if (is_new && membership.local_workers() > 0) formed.awaited.insert(node_id);
   const std::set<int> replaced(prepare->replaced.begin(), prepare->replaced.end());
   // Ranks that have state by now are not replaced again when it is said once more.
   require(prepare->carries_over == formed.carries_over &&
@@ -267,41 +276,59 @@ bool Checks::is_stranger(const std::string& node_id) const {
 }
 
 void Checks::check_membership(const Membership& membership) const {
-  int ranks = 0;
-  for (const NodePlace& node : membership.nodes) {
-    require(node.first_rank == ranks, "ranks of epoch ", membership.epoch,
-            " are no bijection: ", node.host, " begins with ", node.first_rank, " instead of ",
-            ranks);
-    ranks += node.workers;
-  }
-  require(ranks == membership.places, membership.places, " places for ", ranks, " workers");
+  require(membership.nodes.empty() ||
+              std::cmp_equal(membership.nodes.size(), membership.group_world_size),
+          "a list of ", membership.nodes.size(), " of ", membership.group_world_size, " nodes");
+  require(membership.nodes.empty() == (membership.group_rank != 0), "group rank ",
+          membership.group_rank, " is told of ", membership.nodes.size(), " nodes");
   const int least = scenario_.terms.min_world;
   require(membership.left_out.empty() || (least > 0 && membership.world_size() >= least), "epoch ",
           membership.epoch, " goes on with ", membership.world_size(), " workers; at least ", least,
           " are needed");
-  const auto nodes = static_cast<int>(membership.nodes.size());
+  const int nodes = membership.group_world_size;
   require(nodes >= scenario_.terms.min_nodes && nodes <= scenario_.terms.max_nodes, "epoch ",
           membership.epoch, " has ", nodes, " nodes");
 }
 
-// A node that was lost may be another one now.
-bool Checks::is_same_place(const Membership& before, const Membership& now, std::size_t node) {
-  const NodePlace &old = before.nodes[node], &place = now.nodes[node];
-  if (old.workers != place.workers || old.first_rank != place.first_rank) return false;
-  Membership seen = before;
-  seen.group_rank = static_cast<int>(node);
-  return old == place || seen.local_workers() == 0;
+// Ranks are a bijection, and where workers are taken over, places stay what they were. A node that
+// was lost may be another one now.
+void Checks::check_seat(Formed& formed, int group_rank, const NodePlace& place) const {
+  const auto [seat, is_new] = formed.seats.try_emplace(group_rank, place);
+  const Epoch epoch = formed.common.epoch;
+  if (group_rank == 0) formed.store_address = place.address;
+  if (formed.carried.erase(group_rank) > 0) {
+    Membership before{
+        .places = formed.common.places, .self = seat->second, .left_out = formed.left_out_before};
+    require(seat->second.workers == place.workers && seat->second.first_rank == place.first_rank &&
+                (seat->second == place || before.local_workers() == 0),
+            "epoch ", epoch, " takes workers over, but node ", group_rank,
+            " is another than before");
+    seat->second = place;
+    return;
+  }
+  require(seat->second == place, "two views of node ", group_rank, " of epoch ", epoch);
+  if (!is_new) return;
+  const auto fits = [&](int rank, int first) {
+    require(rank == first, "ranks of epoch ", epoch, " are no bijection: ", place.host,
+            " begins with ", place.first_rank);
+  };
+  if (group_rank == 0) fits(place.first_rank, 0);
+  if (group_rank == formed.common.group_world_size - 1) {
+    fits(place.first_rank + place.workers, formed.common.places);
+  }
+  const auto next = formed.seats.find(group_rank + 1);
+  if (next != formed.seats.end()) fits(place.first_rank + place.workers, next->second.first_rank);
+  const auto before = formed.seats.find(group_rank - 1);
+  if (before != formed.seats.end()) {
+    fits(place.first_rank, before->second.first_rank + before->second.workers);
+  }
 }
 
 void Checks::check_reformed(const Prepare& prepare, const Formed& before, Time local_now) {
   const Membership& now = prepare.membership;
   require(now.restart_count == before.common.restart_count && now.places == before.common.places &&
-              now.nodes.size() == before.common.nodes.size(),
+              now.group_world_size == before.common.group_world_size,
           "epoch ", now.epoch, " takes workers over, but places are others than before");
-  for (std::size_t node = 0; node < now.nodes.size(); ++node) {
-    require(is_same_place(before.common, now, node), "epoch ", now.epoch,
-            " takes workers over, but node ", node, " is another than before");
-  }
   require(static_cast<int>(prepare.replaced.size()) < now.world_size(), "epoch ", now.epoch,
           " replaces all workers at once and calls it recovery");
   const std::set<int> replaced(prepare.replaced.begin(), prepare.replaced.end());
@@ -315,11 +342,9 @@ void Checks::check_reformed(const Prepare& prepare, const Formed& before, Time l
       ++tally_.left_out;
     } else if (!before.common.is_in(place) && now.is_in(place)) {
       const Time pause = local_now - left_out_since_.at(place);
-      int node = 0;
-      while (place >= now.nodes[static_cast<std::size_t>(node)].first_rank +
-                          now.nodes[static_cast<std::size_t>(node)].workers) {
-        ++node;
-      }
+      const int node = std::ranges::find_if(before.seats, [&](const auto& seat) {
+                         return place < seat.second.first_rank + seat.second.workers;
+                       })->first;
       // A node that comes back is taken at once.
       require(pause >= scenario_.coordinator.rejoin_after || !before.ids.contains(node), "place ",
               place, " is tried again after only ", pause.count(), " ns");
@@ -334,10 +359,12 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   require(membership.epoch > last_epoch_, "epoch ", membership.epoch, " after ", last_epoch_);
   require(membership.epoch > told_epoch_, "epoch ", membership.epoch,
           " although a node or a record has told of epoch ", told_epoch_);
-  const auto nodes = membership.nodes.size();
-  bool may_be_smaller = false;  // without a last call
+  const int nodes = membership.group_world_size;
+  bool may_be_smaller = false;     // without a last call
+  std::map<int, NodePlace> seats;  // that are kept
+  std::vector<int> left_out_before;
   if (last_epoch_ != 0) {
-    const Formed& before = current(last_epoch_);
+    Formed& before = current(last_epoch_);
     require(!before.is_last, "epoch ", membership.epoch, " although a worker ended with 75");
     const int cost = cost_restart_.contains({life_, last_epoch_}) ? 1 : 0;
     const int counted = before.common.restart_count;
@@ -346,11 +373,13 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
                 membership.restart_count <= std::max(counted, told_restarts_) + cost,
             "epoch ", membership.epoch, " counts ", membership.restart_count, " restarts after ",
             counted, "; ", cost, " more was needed");
-    may_be_smaller = nodes >= before.common.nodes.size();
+    may_be_smaller = nodes >= before.common.group_world_size;
     if (prepare.carries_over) check_reformed(prepare, before, local_now);
+    if (prepare.carries_over) seats = std::move(before.seats);
+    left_out_before = before.common.left_out;
     tally_.restarts += cost;
   }
-  require(nodes == static_cast<std::size_t>(scenario_.terms.max_nodes) || may_be_smaller ||
+  require(nodes == scenario_.terms.max_nodes || may_be_smaller ||
               local_now - gathering_since_ >= scenario_.coordinator.last_call,
           "epoch ", membership.epoch, " was formed before the end of the last call");
   last_epoch_ = membership.epoch;
@@ -358,6 +387,10 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   one_ends_ = false;
   Formed& formed = formed_[{life_, membership.epoch}];
   formed.common = without_place(membership);
+  for (const auto& [group_rank, seat] : seats) formed.carried.insert(group_rank);
+  if (!seats.empty()) formed.store_address = seats.at(0).address;
+  formed.seats = std::move(seats);
+  formed.left_out_before = std::move(left_out_before);
   formed.carries_over = prepare.carries_over;
   formed.replaced.insert(prepare.replaced.begin(), prepare.replaced.end());
   ++tally_.epochs;
@@ -369,7 +402,7 @@ void Checks::check_success() const {
     const auto found = last.succeeded.find(id);
     const int succeeded = found == last.succeeded.end() ? 0 : found->second;
     Membership membership = last.common;
-    membership.group_rank = rank;
+    membership.self = last.seats.at(rank);
     const int workers = membership.local_workers();
     require(succeeded == workers, "the job succeeded, but only ", succeeded, " of ", workers,
             " workers of ", id);
@@ -398,10 +431,8 @@ void Checks::agent_moved(const std::string& id, const AgentView& before, const A
   require(after.epoch >= before.epoch, id, " went from epoch ", before.epoch, " to ", after.epoch);
   if (after.epoch == before.epoch) return;
   Formed& formed = current(after.epoch);
-  const bool member =
-      std::ranges::any_of(formed.ids, [&](const auto& place) { return place.second == id; });
-  require(member, id, " is no member of epoch ", after.epoch);
-  formed.prepared.insert(id);
+  require(formed.members.contains(id), id, " is no member of epoch ", after.epoch);
+  formed.awaited.erase(id);
 }
 
 void Checks::store_opened(const std::string& id, Epoch epoch, int port) {
@@ -421,20 +452,15 @@ void Checks::workers_started(const WorkersStart& node, const StartWorkers& start
   const Formed& formed = current(epoch);
   require(formed.common == without_place(start.membership), node.id,
           " starts workers with another view of epoch ", epoch);
-  for (const auto& [rank, id] : formed.ids) {
-    Membership membership = formed.common;
-    membership.group_rank = rank;
-    // One without workers may have been lost.
-    require(formed.prepared.contains(id) || membership.local_workers() == 0, node.id,
-            " starts workers of epoch ", epoch, " although not all of its nodes are ready");
-  }
+  require(formed.awaited.empty(), node.id, " starts workers of epoch ", epoch,
+          " although not all of its nodes are ready");
   const bool local = scenario_.terms.local_store;
   const auto store = formed.store_ports.find(local ? node.id : formed.ids.at(0));
   const int port = store == formed.store_ports.end() ? 0 : store->second;
   require(start.master_port != 0 && start.master_port == port, node.id,
           " starts workers with the store's port ", start.master_port, " instead of ", port);
-  require(start.master_addr == (local ? "127.0.0.1" : start.membership.nodes.front().address),
-          node.id, " starts workers with the store at ", start.master_addr);
+  require(start.master_addr == (local ? "127.0.0.1" : formed.store_address), node.id,
+          " starts workers with the store at ", start.master_addr);
   // The next epoch of those that live on is begun at once, and this start may still be on its way.
   require(!node.link_is_open || epoch == last_epoch_ || start.carries_over, node.id,
           " starts workers of epoch ", epoch, " in epoch ", last_epoch_);

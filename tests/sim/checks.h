@@ -134,9 +134,14 @@ class Checks {
 
  private:
   struct Formed {
-    Membership common;  // as group rank 0 has it
+    Membership common;               // what all are told alike
+    std::map<int, NodePlace> seats;  // by group rank, as far as it has been said
+    std::set<int> carried;           // seats that are known from the epoch before alone
+    std::vector<int> left_out_before;
+    std::string store_address;      // of group rank 0
+    std::set<std::string> members;  // ids
+    std::set<std::string> awaited;  // members with workers that have not prepared
     std::map<int, std::string> ids;
-    std::set<std::string> prepared;
     std::map<std::string, int> succeeded;    // workers
     std::map<std::string, int> store_ports;  // by node id
     bool carries_over = false;
@@ -150,7 +155,7 @@ class Checks {
   void check_membership(const Membership& membership) const;
   void check_network(const Membership& membership) const;
   void check_new_epoch(const Prepare& prepare, Time local_now);
-  static bool is_same_place(const Membership& before, const Membership& now, std::size_t node);
+  void check_seat(Formed& formed, int group_rank, const NodePlace& place) const;
   void check_reformed(const Prepare& prepare, const Formed& before, Time local_now);
   void check_rejoining(const CoordinatorView& view, Time local_now) const;
   void check_success() const;

@@ -23,7 +23,7 @@ class EventQueue {
   void after(Time delay, std::function<void()> action) { at(now_ + delay, std::move(action)); }
 
   void run_next() {
-    Event event = events_.top();
+    Event event = std::move(const_cast<Event&>(events_.top()));  // its place in the queue stays
     events_.pop();
     now_ = event.when;
     event.action();

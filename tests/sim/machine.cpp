@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "launch/version.h"
 #include "lockstep/error.h"
@@ -26,11 +27,16 @@ Time Machine::local_now() const {
   return clock_.local(shared_.queue.now());
 }
 
+std::string Machine::address_in(const char* network) const {
+  const int number = shared_.scenario.nodes[static_cast<std::size_t>(index_)].address;
+  return concat(network, number / 256, ".", number % 256);
+}
+
 NodeInfo Machine::info() const {
   const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
   return {.id = id_,
           .host = concat("n", index_),
-          .address = concat("10.0.0.", scenario.address),
+          .address = address_in("10.0."),
           .node_rank = scenario.node_rank,
           .workers = scenario.workers,
           .role = "default",
@@ -57,6 +63,7 @@ void Machine::later(Time delay, std::function<void()> action) {
 
 void Machine::start_process() {
   ++life_;
+  ++shared_.launchers;
   id_ = concat("n", index_, ".", life_);
   stop_signals_ = probe_port_ = 0;
   finish_.reset();
@@ -85,7 +92,7 @@ void Machine::start_coordinator() {
     options.former_host_is_gone = true;
   }
   coordinator_.emplace(options, local_now());
-  logged_version_ = 0;
+  logged_version_ = re_formed_ = 0;
   shared_.checks.coordinator_started(life_, options.record, local_now());
   arm_coordinator();
 }
@@ -114,6 +121,8 @@ void Machine::crash(bool power_lost) {
 
 void Machine::process_is_gone() {
   shared_.checks.processes_of().erase(id_);
+  --shared_.launchers;
+  if (coordinator_) shared_.visits += coordinator_->visits();
   agent_.reset();
   coordinator_.reset();
   link_.reset();
@@ -271,7 +280,10 @@ void Machine::carry_out(const CoordinatorAction& action) {
   if (const auto* send = std::get_if<SendTo>(&action)) {
     shared_.checks.coordinator_sent(ids_by_link_[send->link], send->message, local_now());
     const auto* prepare = std::get_if<Prepare>(&send->message);
-    if (prepare != nullptr && prepare->carries_over) shared_.re_formed(prepare->membership);
+    if (prepare != nullptr && prepare->carries_over &&
+        std::exchange(re_formed_, prepare->membership.epoch) != prepare->membership.epoch) {
+      shared_.re_formed(prepare->membership);
+    }
     shared_.network->send_to_node(send->link, encode(send->message));
   } else if (const auto* close = std::get_if<CloseLink>(&action)) {
     shared_.network->close_at_coordinator(close->link);

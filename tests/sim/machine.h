@@ -19,6 +19,9 @@
 
 namespace lockstep::sim {
 
+/// That one machine ever starts; workers have numbers of their own in the whole world.
+inline constexpr int kMostProcesses = 100'000;
+
 /// What every part of a simulated world shares.
 struct Shared {
   const Scenario& scenario;
@@ -29,6 +32,8 @@ struct Shared {
   Training training{queue, random};
   Network* network = nullptr;
   bool faults_over = false;
+  int launchers = 0;                         // that live
+  std::uint64_t visits = 0;                  // of coordinators that are gone
   std::function<void(Epoch)> worker_failed;  // tells all machines
   std::function<bool(const ProbeTarget&)> is_reached;
   std::function<void(const Membership&)> re_formed;  // tells all machines
@@ -92,6 +97,7 @@ class Machine {
 
   Time local_now() const;
   NodeInfo info() const;
+  std::string address_in(const char* network) const;
   template <typename Call>
   void with_agent(const char* what, Call call, const Message* message = nullptr);
   template <typename Call>
@@ -103,7 +109,6 @@ class Machine {
   void report(const char* what, const std::function<Agent::Actions(Agent&)>& call);
 
   // Questions about the network (machine_network.cpp).
-  std::string second_address() const;
   void answer(const Message& question);
   void probe(const ProbeNodes& probes);
   void tell_coordinator(const Message& message);
@@ -121,7 +126,7 @@ class Machine {
   void revoke_workers(const RevokeWorkers& revoke);
   void arrive(int number, const StartWorkers& start);
   Process* find(int number);
-  int worker_id(int number) const { return index_ * 1'000'000 + number; }
+  int worker_id(int number) const { return index_ * kMostProcesses + number; }
   void forget_processes();
   void signal_workers(int number);
   void end_process(int number, int code, bool was_started = true);
@@ -160,8 +165,11 @@ class Machine {
   std::map<LinkId, std::string> ids_by_link_;  // at the coordinator
   Time heard_{0};                              // local; of the coordinator
   int stop_signals_ = 0;
-  int probe_port_ = 0;  // where it answers probes; 0: nowhere
-  int group_rank_ = 0;  // when it last started workers
+  int probe_port_ = 0;   // where it answers probes; 0: nowhere
+  Epoch re_formed_ = 0;  // the last epoch of its coordinator of which all machines were told
+  // When it last started workers:
+  int group_rank_ = 0;
+  int first_place_ = 0;
 };
 
 }  // namespace lockstep::sim

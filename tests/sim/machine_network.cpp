@@ -10,17 +10,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Time kProbeLimit = 2s;
+constexpr const char* kSecondNetwork = "10.1.";
 
 }  // namespace
-
-std::string Machine::second_address() const {
-  return concat("10.1.0.", shared_.scenario.nodes[static_cast<std::size_t>(index_)].address);
-}
 
 bool Machine::is_reached_at(const ProbeTarget& target) const {
   if (!alive() || finish_ || target.id != id_ || target.port != probe_port_) return false;
   if (shared_.network->is_cut_off(index_)) return false;
-  if (target.at == second_address()) return shared_.scenario.second_network;
+  if (target.at == address_in(kSecondNetwork)) return shared_.scenario.second_network;
   return target.at == info().address &&
          !shared_.scenario.nodes[static_cast<std::size_t>(index_)].dead_address;
 }
@@ -30,13 +27,13 @@ void Machine::answer(const Message& question) {
     probe_port_ = shared_.random.between(1024, 65535);
     Addresses addresses{.round = ask->round, .addresses = {}, .named_by = ""};
     addresses.addresses.push_back({.address = info().address,
-                                   .prefix_length = 24,
+                                   .prefix_length = 16,
                                    .interface = "eth0",
                                    .speed = 1000,
                                    .port = probe_port_});
     if (shared_.scenario.second_network) {
-      addresses.addresses.push_back({.address = second_address(),
-                                     .prefix_length = 24,
+      addresses.addresses.push_back({.address = address_in(kSecondNetwork),
+                                     .prefix_length = 16,
                                      .interface = "eth1",
                                      .speed = 1000,
                                      .port = probe_port_});

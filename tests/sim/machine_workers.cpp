@@ -43,7 +43,7 @@ bool Machine::is_dispensable() const {
 void Machine::start_workers(const StartWorkers& start) {
   group_rank_ = start.membership.group_rank;
   const NodeScenario& scenario = shared_.scenario.nodes[static_cast<std::size_t>(index_)];
-  const int first = start.membership.self().first_rank;
+  const int first = first_place_ = start.membership.self.first_rank;
   std::vector<int> fresh;
   int beside = 0;
   for (int local_rank = 0; local_rank < scenario.workers; ++local_rank) {
@@ -84,7 +84,7 @@ void Machine::arrive(int number, const StartWorkers& start) {
   const Membership& membership = start.membership;
   const Epoch epoch = membership.epoch;
   if (process == nullptr || process->revoked > epoch) return;
-  const int place = membership.self().first_rank + process->local_rank;
+  const int place = membership.self.first_rank + process->local_rank;
   shared_.training.arrive({.worker = worker_id(number),
                            .world = {shared_.checks.life(), epoch},
                            .rank = membership.rank_of(place),
@@ -131,10 +131,9 @@ void Machine::revoke_workers(const RevokeWorkers& revoke) {
 }
 
 void Machine::doom_left_out(const Membership& membership) {
-  if (!alive() || std::cmp_greater_equal(group_rank_, membership.nodes.size())) return;
-  const int first = membership.nodes[static_cast<std::size_t>(group_rank_)].first_rank;
+  if (!alive()) return;
   for (const Process& process : processes_) {
-    if (!process.worker || membership.is_in(first + process.local_rank)) continue;
+    if (!process.worker || membership.is_in(first_place_ + process.local_rank)) continue;
     shared_.training.doom(worker_id(process.number));
   }
 }
@@ -159,7 +158,7 @@ bool Machine::kill_worker() {
 
 // Messages of a worker to its agent, which come in the order in which they are sent.
 void Machine::worker_recovers(int worker, const RankRecovers& recovers) {
-  const Process* process = find(worker % 1'000'000);
+  const Process* process = find(worker % kMostProcesses);
   if (process == nullptr || finish_) return;
   report("worker recovers", [&, local_rank = process->local_rank](Agent& agent) {
     return agent.on_worker_recovers(local_rank, recovers, local_now());
@@ -168,7 +167,7 @@ void Machine::worker_recovers(int worker, const RankRecovers& recovers) {
 }
 
 void Machine::worker_leaves(int worker) {
-  const Process* process = find(worker % 1'000'000);
+  const Process* process = find(worker % kMostProcesses);
   if (process == nullptr || finish_) return;
   report("worker leaves", [&, local_rank = process->local_rank](Agent& agent) {
     return agent.on_worker_leaving(local_rank, local_now());
@@ -176,7 +175,7 @@ void Machine::worker_leaves(int worker) {
 }
 
 void Machine::worker_has_ended(int worker) {
-  end_process(worker % 1'000'000, 0);
+  end_process(worker % kMostProcesses, 0);
 }
 
 void Machine::forget_processes() {

@@ -1,4 +1,5 @@
 // Runs the launcher's coordinator and agents in virtual time; see docs/hacking.md.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -8,6 +9,7 @@
 #include "core/parse_integer.h"
 #include "lockstep/error.h"
 #include "sim/planted.h"
+#include "sim/scale.h"
 #include "sim/scenario.h"
 #include "sim/world.h"
 
@@ -17,6 +19,7 @@ namespace {
 struct Options {
   std::uint64_t first = 1;
   std::uint64_t count = 1;
+  int agents = 0;  // of one large job instead; 0: none
   bool trace = false;
   std::string planted;  // the name of a bug
 };
@@ -24,6 +27,7 @@ struct Options {
 constexpr const char* kUsage =
     "usage: sim --seed N [--trace]           one job, twice; --trace prints every event\n"
     "       sim --seeds COUNT [--first N]    many jobs\n"
+    "       sim --agents N [--seed N]        one job on very many nodes\n"
     "       sim_mutants --seeds COUNT --plant NAME [--first N]\n"
     "                                        fails when all rules hold although it has a bug\n";
 
@@ -41,6 +45,11 @@ Options parse(const std::vector<std::string>& words) {
       options.first = number_after(words, i++);
     } else if (words[i] == "--seeds") {
       options.count = number_after(words, i++);
+    } else if (words[i] == "--agents") {
+      options.agents = static_cast<int>(number_after(words, i++));
+      if (options.agents < 16 || options.agents > 20'000) {
+        throw InvalidArgument("--agents is a number from 16 to 20000");
+      }
     } else if (words[i] == "--trace") {
       options.trace = true;
     } else if (words[i] == "--plant") {
@@ -83,7 +92,28 @@ bool run_seed(std::uint64_t seed, const Options& options, Tally& tally, std::uin
   return false;
 }
 
+int run_large(const Options& options) {
+  const Scenario scenario = make_large_scenario(options.first, options.agents);
+  const auto begun = std::chrono::steady_clock::now();
+  const Outcome outcome =
+      simulate(scenario, options.trace ? Trace::Lines::print : Trace::Lines::keep_last);
+  const std::chrono::duration<double> real = std::chrono::steady_clock::now() - begun;
+  try {
+    if (outcome.violation) throw Violation(*outcome.violation);
+    std::printf("%s\n", check_scale(scenario, outcome).c_str());
+  } catch (const Violation& violation) {
+    for (const std::string& line : outcome.last_events) std::printf("%.300s\n", line.c_str());
+    std::printf("%d agents, seed %llu: %s\n", options.agents,
+                static_cast<unsigned long long>(options.first), violation.what());
+    return 1;
+  }
+  std::printf("%.1f s simulated in %.1f s\n",
+              std::chrono::duration<double>(outcome.virtual_time).count(), real.count());
+  return 0;
+}
+
 int run(const Options& options) {
+  if (options.agents > 0) return run_large(options);
   plant(options.planted.c_str());
   Tally tally;
   std::uint64_t events = 0;

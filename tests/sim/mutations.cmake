@@ -21,9 +21,14 @@ mutation(epochs_begin_again coordinator_join.cpp
   [[]])
 
 # Who takes part, and when.
-mutation(busy_node_taken coordinator.cpp
-  [[if (node.link && node.busy == 0) free.push_back(node.info);]]
-  [[if (node.link) free.push_back(node.info);]])
+mutation(busy_node_taken coordinator_counts.cpp
+  [[if (node.link && node.busy == 0) {
+    sign > 0 ? void(free_.insert(node.info.id)) : void(free_.erase(node.info.id));
+  }]]
+  [[if (node.link) sign > 0 ? void(free_.insert(node.info.id)) : void(free_.erase(node.info.id));]])
+mutation(busy_node_not_awaited coordinator_counts.cpp
+  [[if (node.busy != 0) counts_.busy += sign;]]
+  [[]])
 mutation(no_last_call coordinator.cpp
   [[if (!last_call_) last_call_ = now_ + options_.last_call;]]
   [[form();]])
@@ -31,8 +36,8 @@ mutation(last_call_with_too_few coordinator.cpp
   [[gather();  // a last call ends when there are too few]]
   [[]])
 mutation(ready_not_awaited coordinator.cpp
-  [[if (node != nullptr && !node->ready) return;]]
-  [[]])
+  [[if (phase_ != Phase::preparing || counts_.unready > 0) return;]]
+  [[if (phase_ != Phase::preparing) return;]])
 mutation(store_not_awaited coordinator_join.cpp
   [[if (opens_store && join.store_port == 0) return;]]
   [[]])

@@ -27,7 +27,13 @@ bool may_repeat(const std::string& text) {
 }  // namespace
 
 Network::Network(EventQueue& queue, Random& random, NetworkUsers& users, std::size_t nodes)
-    : queue_(queue), random_(random), users_(users), blocked_(nodes), arrived_(nodes) {}
+    : queue_(queue),
+      random_(random),
+      users_(users),
+      links_(nodes),
+      traffic_(nodes),
+      blocked_(nodes),
+      arrived_(nodes) {}
 
 Time Network::delay(int node) {
   if (node == 0) return 1us;  // within one process
@@ -51,6 +57,7 @@ void Network::connect(int node, std::uint64_t attempt) {
     if (!users_.coordinator_listens()) return users_.connect_failed(node, "connection refused");
     const LinkId link = next_link_++;
     connections_[link].node = node;
+    links_[static_cast<std::size_t>(node)].push_back(link);
     users_.connected(node, link);
   });
 }
@@ -75,7 +82,18 @@ void Network::post(LinkId link, Way way, const std::string& text) {
   if (matters && random_.percent(repeating_percent_)) repeat_something(connection.node, way);
 }
 
+void Network::count(int node, const std::string& text) {
+  Traffic& traffic = traffic_[static_cast<std::size_t>(node)];
+  const bool is_beat = text.empty() || is_one_of(text, {"beat", "status"});
+  const bool is_survey = is_one_of(text, {"ask_addresses", "addresses", "probe_nodes", "probed"});
+  ++(is_beat ? traffic.beats : is_survey ? traffic.survey_messages : traffic.messages);
+  if (is_one_of(text, {"ask_addresses"})) ++traffic.surveys;
+  if (is_one_of(text, {"join", "prepare"})) ++traffic.rounds;
+  traffic.longest = std::max(traffic.longest, text.size());
+}
+
 void Network::enqueue(LinkId link, Way way, const std::string& text) {
+  count(connections_.at(link).node, text);
   auto& queue = parcels(link, way);
   Time ready = queue_.now() + delay(connections_.at(link).node);
   if (!queue.empty()) ready = std::max(ready, queue.back().ready);
@@ -158,8 +176,9 @@ void Network::tell_coordinator(LinkId link, Time delay, const std::string& reaso
 
 void Network::node_died(int node, bool peers_are_told) {
   arrived_[static_cast<std::size_t>(node)] = {};
-  for (auto& [link, connection] : connections_) {
-    if (connection.node != node || !connection.node_open) continue;
+  for (const LinkId link : links_[static_cast<std::size_t>(node)]) {
+    Connection& connection = connections_.at(link);
+    if (!connection.node_open) continue;
     connection.node_open = false;
     connection.broken = true;
     for (auto& queue : connection.under_way) queue.clear();
@@ -181,15 +200,16 @@ void Network::coordinator_died(bool peers_are_told) {
 void Network::block(int node, Way way, bool blocked) {
   blocked_[static_cast<std::size_t>(node)][static_cast<std::size_t>(way)] = blocked;
   if (blocked) return;
-  for (auto& [link, connection] : connections_) {
-    if (connection.node != node || parcels(link, way).empty()) continue;
-    queue_.after(delay(node), [this, link = link, way] { pump(link, way); });
+  for (const LinkId link : links_[static_cast<std::size_t>(node)]) {
+    if (parcels(link, way).empty()) continue;
+    queue_.after(delay(node), [this, link, way] { pump(link, way); });
   }
 }
 
 void Network::break_connection(int node, bool node_learns, bool coordinator_learns) {
-  for (auto& [link, connection] : connections_) {
-    if (connection.node != node || connection.broken || !connection.node_open) continue;
+  for (const LinkId link : links_[static_cast<std::size_t>(node)]) {
+    const Connection& connection = connections_.at(link);
+    if (connection.broken || !connection.node_open) continue;
     break_up(link, node_learns, coordinator_learns);
   }
 }
@@ -208,9 +228,10 @@ void Network::repeat_something(int node, Way way) {
   if (arrived.empty()) return;
   const std::string text =
       arrived[static_cast<std::size_t>(random_.between(0, static_cast<int>(arrived.size()) - 1))];
-  for (auto& [link, connection] : connections_) {
+  for (const LinkId link : links_[static_cast<std::size_t>(node)]) {
+    const Connection& connection = connections_.at(link);
     const bool open = connection.node_open && connection.coordinator_open && !connection.broken;
-    if (connection.node == node && open) return enqueue(link, way, text);
+    if (open) return enqueue(link, way, text);
   }
 }
 

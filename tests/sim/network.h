@@ -30,6 +30,16 @@ class NetworkUsers {
   virtual void lost_at_coordinator(LinkId link, const std::string& reason) = 0;
 };
 
+/// What a node and the coordinator have said to each other.
+struct Traffic {
+  std::uint64_t beats = 0;            // both ways, with the lines that say who is awaited
+  std::uint64_t messages = 0;         // both ways, all others
+  std::uint64_t rounds = 0;           // connections and epochs, which each cost some messages
+  std::uint64_t surveys = 0;          // of the network
+  std::uint64_t survey_messages = 0;  // both ways, not among the messages above
+  std::size_t longest = 0;            // bytes of one message
+};
+
 /// Connections between nodes and the coordinator as TCP makes them: in order, with delays; what is
 /// sent into a partition waits there; when a connection breaks, what was under way is lost, and
 /// each end learns of it at its own time, or never.
@@ -50,6 +60,7 @@ class Network {
   void coordinator_died(bool peers_are_told);
 
   bool open_at_coordinator(LinkId link) const;
+  const std::vector<Traffic>& traffic() const { return traffic_; }  // by node
 
   // Faults.
   void block(int node, Way way, bool blocked);
@@ -87,6 +98,7 @@ class Network {
   Time delay(int node);
   void post(LinkId link, Way way, const std::string& text);
   void enqueue(LinkId link, Way way, const std::string& text);
+  void count(int node, const std::string& text);
   void pump(LinkId link, Way way);
   void remember(int node, Way way, const std::string& text);
   void break_up(LinkId link, bool node_learns, bool coordinator_learns);
@@ -102,6 +114,8 @@ class Network {
   int losing_percent_ = 0;
   int repeating_percent_ = 0;
   std::map<LinkId, Connection> connections_;
+  std::vector<std::vector<LinkId>> links_;                        // by node, in order
+  std::vector<Traffic> traffic_;                                  // by node
   std::vector<std::array<bool, 2>> blocked_;                      // by node
   std::vector<std::array<std::vector<std::string>, 2>> arrived_;  // what may be repeated, by node
 };

@@ -34,6 +34,15 @@ struct NodeScenario {
   bool dead_address = false;  // nobody reaches it at its first address
 };
 
+/// Machines that go and come back: a rack that loses power, a wave of a rolling reboot.
+struct PlannedFault {
+  Time when{0};
+  int first = 0;  // node
+  int count = 1;
+  bool power_lost = false;
+  Time back_after{0};
+};
+
 /// What the faults and the workers of one simulated job are like.
 struct Scenario {
   std::uint64_t seed = 0;
@@ -64,6 +73,7 @@ struct Scenario {
   /// Whether there is a network over which all nodes reach each other.
   bool has_network() const;
 
+  std::vector<PlannedFault> plan;
   Time fault_gap{0};            // between faults on average; 0: none
   int losing_percent = 0;       // of messages that matter, each with its connection
   int repeating_percent = 0;    // likewise, an older one after them

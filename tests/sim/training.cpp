@@ -73,6 +73,7 @@ void Training::meet(WorldKey key) {
   if (!any_joins) {  // all were started anew, as from a snapshot
     ++lineage_;
     highest_ = 0;
+    highest_is_old_ = false;
     newest = 0;
     ends_ = false;
   } else {
@@ -127,6 +128,7 @@ void Training::commit(int number, WorldKey key, int step) {
   Worker& worker = workers_.at(number);
   require(worker.committed == step, "rank ", worker.rank, " commits step ", step, " after step ",
           worker.committed);
+  if (highest_is_old_) find_highest();
   worker.committed = step + 1;
   if (worker.lineage == lineage_ && !worker.is_orphan) {
     highest_ = std::max(highest_, worker.committed);
@@ -176,18 +178,19 @@ void Training::die(int number) {
   if (!workers_.contains(number)) return;
   revoke(number);
   workers_.erase(number);
-  find_highest();
+  highest_is_old_ = true;
 }
 
 void Training::orphan(int number) {
   const auto found = workers_.find(number);
   if (found == workers_.end()) return;
   found->second.is_orphan = true;
-  find_highest();
+  highest_is_old_ = true;
 }
 
 // A step that only the dead have committed is made again, with the same result.
 void Training::find_highest() {
+  highest_is_old_ = false;
   highest_ = 0;
   for (const auto& [number, worker] : workers_) {
     if (worker.has_state && worker.lineage == lineage_ && !worker.is_orphan) {

@@ -101,6 +101,7 @@ class Training {
   Length length_;
   std::map<int, Worker> workers_;
   std::map<WorldKey, World> worlds_;
+  bool highest_is_old_ = false;  // someone died since
   int highest_ = 0;  // step that anybody who lives has committed, since all were started anew
   int lineage_ = 0;  // how often all were; who was cut off may still live in an older one
   std::set<int> doomed_;

@@ -40,14 +40,14 @@ class World final : public NetworkUsers {
                                  .step_time = scenario.work / scenario.steps,
                                  .latest_start = scenario.latest_start});
     shared_.is_reached = [this](const ProbeTarget& target) {
-      return std::ranges::any_of(
-          machines_, [&](const Machine& machine) { return machine.is_reached_at(target); });
+      const std::size_t index = std::stoul(target.id.substr(1));  // "n3.2"
+      return machines_[index].is_reached_at(target);
     };
     shared_.re_formed = [this](const Membership& membership) {
       for (Machine& machine : machines_) machine.doom_left_out(membership);
     };
     const auto machine_of = [this](int worker) -> Machine& {
-      return machines_[static_cast<std::size_t>(worker / 1'000'000)];
+      return machines_[static_cast<std::size_t>(worker / kMostProcesses)];
     };
     shared_.training.set_callbacks(
         {.recovers =
@@ -66,6 +66,9 @@ class World final : public NetworkUsers {
 
   void run();
   const Trace& trace() const { return shared_.trace; }
+  Time now() const { return shared_.queue.now(); }
+  const std::vector<Traffic>& traffic() const { return network_.traffic(); }
+  std::uint64_t visits() const { return shared_.visits; }
   Tally tally() const {
     Tally tally = shared_.checks.tally();
     tally.recoveries = shared_.training.recoveries();
@@ -108,6 +111,7 @@ class World final : public NetworkUsers {
   void crash(int node);
   void send_signals(int node);
   void request_end(int number);
+  void go_and_come_back(int node, const PlannedFault& fault);
   bool anyone_left() const;
   std::string who_is_left() const;
 
@@ -135,6 +139,13 @@ void World::run() {
     network_.heal_all();
   });
   if (scenario_.fault_gap != Time(0)) schedule_fault();
+  for (const PlannedFault& fault : scenario_.plan) {
+    for (int node = fault.first; node < fault.first + fault.count; ++node) {
+      ++starts_ahead_;
+      shared_.queue.at(fault.when + shared_.random.between(Time(0), 50ms),
+                       [this, node, &fault] { go_and_come_back(node, fault); });
+    }
+  }
   if (scenario_.warning) schedule_warning(*scenario_.warning);
   network_.harm_messages(scenario_.losing_percent, scenario_.repeating_percent);
   while (anyone_left() && !shared_.queue.empty()) {
@@ -149,11 +160,7 @@ void World::run() {
 }
 
 bool World::anyone_left() const {
-  if (starts_ahead_ > 0) return true;
-  for (const Machine& machine : machines_) {
-    if (machine.alive()) return true;
-  }
-  return false;
+  return starts_ahead_ > 0 || shared_.launchers > 0;
 }
 
 std::string World::who_is_left() const {
@@ -264,6 +271,14 @@ void World::crash(int node) {
   });
 }
 
+void World::go_and_come_back(int node, const PlannedFault& fault) {
+  machine(node).crash(fault.power_lost);
+  shared_.queue.after(fault.back_after + shared_.random.between(Time(0), 500ms), [this, node] {
+    --starts_ahead_;
+    if (!machine(node).alive()) machine(node).start_process();
+  });
+}
+
 void World::send_signals(int node) {
   Random& random = shared_.random;
   note(node, "signals");
@@ -289,7 +304,10 @@ void World::request_end(int number) {
 }  // namespace
 
 Outcome simulate(std::uint64_t seed, Trace::Lines lines) {
-  const Scenario scenario = make_scenario(seed);
+  return simulate(make_scenario(seed), lines);
+}
+
+Outcome simulate(const Scenario& scenario, Trace::Lines lines) {
   World world(scenario, lines);
   Outcome outcome;
   try {
@@ -301,6 +319,9 @@ Outcome simulate(std::uint64_t seed, Trace::Lines lines) {
   outcome.events = world.trace().events();
   outcome.last_events.assign(world.trace().last().begin(), world.trace().last().end());
   outcome.tally = world.tally();
+  outcome.virtual_time = world.now();
+  outcome.traffic = world.traffic();
+  outcome.visits = world.visits();
   return outcome;
 }
 

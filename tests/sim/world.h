@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/checks.h"
+#include "sim/network.h"
 #include "sim/trace.h"
 
 namespace lockstep::sim {
@@ -16,9 +17,13 @@ struct Outcome {
   std::optional<std::string> violation;
   std::vector<std::string> last_events;  // where lines were asked for
   Tally tally;
+  Time virtual_time{0};          // when it ended
+  std::vector<Traffic> traffic;  // by node
+  std::uint64_t visits = 0;      // see Coordinator::visits(); of coordinators that have ended
 };
 
 /// Runs the job that belongs to this seed, to its end or to the first broken rule.
 Outcome simulate(std::uint64_t seed, Trace::Lines lines);
+Outcome simulate(const Scenario& scenario, Trace::Lines lines);
 
 }  // namespace lockstep::sim
