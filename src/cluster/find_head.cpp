@@ -20,17 +20,17 @@ constexpr std::chrono::milliseconds kRetry{500};
 
 class Search {
  public:
-  Search(const std::vector<Endpoint>& endpoints, const std::string& secret)
+  Search(const std::vector<Endpoint>& endpoints, const FindHeadOptions& options)
       : endpoints_(endpoints),
-        secret_(secret),
+        options_(options),
         clients_(endpoints.size()),
         reasons_(endpoints.size()) {}
 
-  std::optional<Endpoint> run(std::chrono::milliseconds patience) {
+  std::optional<Endpoint> run() {
     for (std::size_t i = 0; i < endpoints_.size(); ++i) {
       loop_.after(kHeadStart * static_cast<int>(i), [this, i] { attempt(i); });
     }
-    loop_.after(patience, [this] { loop_.stop(); });
+    loop_.after(options_.patience, [this] { loop_.stop(); });
     loop_.run();
     clients_.clear();
     if (best_) return endpoints_[*best_];
@@ -59,10 +59,12 @@ class Search {
       reasons_[index] = reason;
       loop_.after(kRetry, [this, index] { attempt(index); });
     };
-    clients_[index] = std::make_unique<LinkClient>(
-        loop_,
-        LinkClientOptions{.server = endpoints_[index], .secret = secret_, .run_id = kLinkProtocol},
-        std::move(events));
+    clients_[index] = std::make_unique<LinkClient>(loop_,
+                                                   LinkClientOptions{.server = endpoints_[index],
+                                                                     .secret = options_.secret,
+                                                                     .tls = options_.tls,
+                                                                     .run_id = kLinkProtocol},
+                                                   std::move(events));
   }
 
   void found(std::size_t index) {
@@ -80,7 +82,7 @@ class Search {
 
   EventLoop loop_;
   const std::vector<Endpoint>& endpoints_;
-  std::string secret_;
+  const FindHeadOptions& options_;
   std::vector<std::unique_ptr<LinkClient>> clients_;
   std::vector<std::string> reasons_;
   std::set<std::size_t> under_way_;
@@ -89,10 +91,9 @@ class Search {
 
 }  // namespace
 
-Endpoint find_head(const std::vector<Endpoint>& endpoints, const std::string& secret,
-                   std::chrono::milliseconds patience) {
-  Search search(endpoints, secret);
-  if (const auto found = search.run(patience)) return *found;
+Endpoint find_head(const std::vector<Endpoint>& endpoints, const FindHeadOptions& options) {
+  Search search(endpoints, options);
+  if (const auto found = search.run()) return *found;
   throw SystemError(
       concat("the machine on which `lockstep run` was started cannot be reached from "
              "here (",

@@ -55,8 +55,9 @@ Head::Head(HeadPlan plan, const HeadServices& services)
   const int port = port_of(listener);
   coordinator_ = std::make_unique<CoordinatorShell>(
       services.loop, plan_.coordinator,
-      CoordinatorShell::Remote{.listener = std::move(listener),
-                               .options = {.secret = plan_.secret, .run_id = kLinkProtocol}},
+      CoordinatorShell::Remote{
+          .listener = std::move(listener),
+          .options = {.secret = plan_.secret, .tls = plan_.options.tls, .run_id = kLinkProtocol}},
       coordinator_callbacks());
   const LocalMachine machine = LocalMachine::current();
   for (const HeadNode& node : plan_.nodes) {

@@ -239,7 +239,10 @@ std::string describe_head(const HeadPlan& plan) {
       concat("coordinator: here, ",
              plan.listen_port == 0 ? std::string("a free port") : concat("port ", plan.listen_port),
              "; links are ",
-             plan.secret.empty() ? "not authenticated (--insecure)" : "authenticated", "\n");
+             plan.secret.empty() ? "not authenticated (--insecure)"
+             : plan.options.tls  ? "authenticated and encrypted (--tls)"
+                                 : "authenticated",
+             "\n");
   for (const HeadNode& node : plan.nodes) {
     text += concat("node ", node.brief.node_rank, ": ", node.host.name,
                    ", workers: ", node.brief.workers.value_or(plan.options.nproc_per_node));

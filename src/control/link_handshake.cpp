@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::string_view kMagic = "LOCKSTEP";
 constexpr std::size_t kMaxReasonBytes = 512;
+constexpr unsigned char kHasSecret = 1;
+constexpr unsigned char kTls = 2;
 
 void put_u16(std::string& bytes, std::uint16_t value) {
   bytes.push_back(static_cast<char>(value & 0xff));
@@ -37,7 +39,7 @@ std::string encode_hello(HandshakeKind kind, const LinkHello& hello) {
   bytes += kMagic;
   put_u16(bytes, hello.oldest_version);
   put_u16(bytes, hello.newest_version);
-  bytes.push_back(hello.has_secret ? 1 : 0);
+  bytes.push_back(static_cast<char>((hello.has_secret ? kHasSecret : 0) | (hello.tls ? kTls : 0)));
   bytes += hello.nonce;
   if (kind == HandshakeKind::client_hello) {
     put_u16(bytes, static_cast<std::uint16_t>(hello.run_id.size()));
@@ -54,7 +56,9 @@ LinkHello take_hello(HandshakeKind kind, std::string_view& payload) {
   LinkHello hello;
   hello.oldest_version = take_u16(payload);
   hello.newest_version = take_u16(payload);
-  hello.has_secret = take(payload, 1)[0] != 0;
+  const auto flags = static_cast<unsigned char>(take(payload, 1)[0]);
+  hello.has_secret = (flags & kHasSecret) != 0;
+  hello.tls = (flags & kTls) != 0;
   hello.nonce = take(payload, kLinkNonceBytes);
   if (kind == HandshakeKind::client_hello) {
     hello.run_id = take(payload, take_u16(payload));
@@ -72,6 +76,11 @@ std::optional<std::string> difference(const LinkHello& own, const LinkHello& pee
     return concat("the secret differs: ", own.has_secret ? "this" : "the other",
                   " side has one and ", own.has_secret ? "the other" : "this",
                   " was started with --insecure; give the same --secret-file to all nodes");
+  }
+  if (own.tls != peer.tls) {
+    return concat("one side encrypts and the other does not: ", own.tls ? "this" : "the other",
+                  " was started with --tls and ", own.tls ? "the other" : "this",
+                  " without it; give --tls to all nodes or to none");
   }
   return std::nullopt;
 }

@@ -23,6 +23,7 @@ struct LinkHello {
   std::uint16_t oldest_version = kOldestLinkVersion;
   std::uint16_t newest_version = kNewestLinkVersion;
   bool has_secret = false;
+  bool tls = false;    // all that follows the server's hello is encrypted
   std::string nonce;   // kLinkNonceBytes
   std::string run_id;  // a client's only
 };

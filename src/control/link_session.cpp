@@ -15,6 +15,7 @@ constexpr std::string_view kClientProof = "lockstep link: proof of the client";
 constexpr std::string_view kServerProof = "lockstep link: proof of the server";
 constexpr std::string_view kClientKey = "lockstep link: key of the client";
 constexpr std::string_view kServerKey = "lockstep link: key of the server";
+constexpr std::string_view kTlsKey = "lockstep link: key of TLS";
 
 std::string encode_number(std::uint64_t number) {
   std::string bytes;
@@ -34,6 +35,7 @@ std::uint64_t decode_number(std::string_view bytes) {
 
 LinkHello own_hello(const LinkSessionOptions& options) {
   return {.has_secret = !options.secret.empty(),
+          .tls = options.tls,
           .nonce = options.nonce,
           .run_id = options.role == LinkRole::client ? options.run_id : ""};
 }
@@ -48,6 +50,13 @@ LinkSession::LinkSession(LinkSessionOptions options)
                                  " bytes; it can have ", kMaxRunIdBytes));
   }
   if (!options_.secret.empty()) hmac_sha256(options_.secret, {});  // is there an OpenSSL?
+  LOCKSTEP_CHECK(!options_.tls || !options_.secret.empty(), "TLS without a secret");
+  if (options_.tls) {
+    TlsStream stream(
+        options_.role == LinkRole::server ? TlsStream::Role::server : TlsStream::Role::client,
+        hmac_sha256(options_.secret, kTlsKey));
+    if (options_.role == LinkRole::server) tls_ = std::move(stream);
+  }
   if (options_.role == LinkRole::server) {
     transcript_ = encode_hello(HandshakeKind::server_hello, hello_);
   }
@@ -59,11 +68,50 @@ std::string LinkSession::start() const {
 
 LinkSession::Result LinkSession::receive(std::string_view bytes) {
   Result result;
+  if (state_ == State::closed || bytes.empty()) return result;
+  // Who was started without --tls says so in the clear, and is to hear why that cannot be.
+  if (!std::exchange(heard_something_, true) && tls_ && !may_be_tls(bytes)) tls_.reset();
+  if (tls_) {
+    receive_tls(bytes, result);
+  } else {
+    receive_frames(bytes, result);
+  }
+  if (tls_) {
+    if (!result.send.empty()) tls_->send(std::exchange(result.send, {}));
+    result.send = tls_->take_output();
+  }
+  result.established = established();
+  return result;
+}
+
+void LinkSession::receive_tls(std::string_view bytes, Result& result) {
+  const bool was_encrypted = tls_->established();
+  std::string text;
+  try {
+    text = tls_->receive(bytes);
+  } catch (const InvalidArgument& error) {
+    if (was_encrypted) {
+      return break_off(concat("what came was changed on its way, or forged (", error.what(), ")"),
+                       result);
+    }
+    return close(concat("the secret differs, or what came was changed on its way (", error.what(),
+                        "); give the same --secret-file to all nodes"),
+                 result);
+  }
+  receive_frames(text, result);
+}
+
+void LinkSession::receive_frames(std::string_view bytes, Result& result) {
   try {
     while (state_ != State::closed) {
       const std::optional<std::string> payload = decoder_.next(bytes);
       if (!payload) break;
+      const bool was_clear = !tls_;
       take_frame(*payload, result);
+      // What follows the server's hello is for TLS, and a server says nothing yet.
+      if (was_clear && tls_ && !bytes.empty()) {
+        return refuse("the other side speaks before it was asked", result);
+      }
     }
   } catch (const InvalidArgument& error) {
     if (state_ == State::established) {
@@ -74,8 +122,6 @@ LinkSession::Result LinkSession::receive(std::string_view bytes) {
              result);
     }
   }
-  result.established = established();
-  return result;
 }
 
 void LinkSession::take_frame(const std::string& payload, Result& result) {
@@ -108,6 +154,9 @@ void LinkSession::on_server_hello(std::string_view payload, Result& result) {
   transcript_ += proof;
   result.send += encode_frame(hello + proof);
   state_ = State::awaiting_accept;
+  if (options_.tls) {
+    tls_.emplace(TlsStream::Role::client, hmac_sha256(options_.secret, kTlsKey));
+  }
 }
 
 void LinkSession::on_client_hello(std::string_view payload, Result& result) {
@@ -173,7 +222,10 @@ std::string LinkSession::seal(std::string_view message) {
   }
   std::string protected_part = encode_number(next_sent_++);
   protected_part += message;
-  return encode_frame(mac(send_key_, protected_part) + protected_part);
+  std::string frame = encode_frame(mac(send_key_, protected_part) + protected_part);
+  if (!tls_) return frame;
+  tls_->send(frame);
+  return tls_->take_output();
 }
 
 std::string LinkSession::mac(std::string_view key, std::string_view data) const {

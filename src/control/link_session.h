@@ -8,6 +8,7 @@
 
 #include "control/frame.h"
 #include "control/link_handshake.h"
+#include "core/tls_stream.h"
 
 namespace lockstep {
 
@@ -21,6 +22,10 @@ struct LinkSessionOptions {
   // nothing is protected, so everyone who can reach the port can join the job and run programs as
   // its user; only accidents (another version, another job, a cut stream) are still noticed.
   std::string secret;
+
+  // Encrypt all but the server's hello, by TLS 1.3 with a key made from the secret, which there
+  // must be. Both ends or none.
+  bool tls = false;
 
   // Both ends must have the same one: --rdzv-id.
   std::string run_id;
@@ -40,9 +45,10 @@ struct LinkSessionOptions {
 ///
 /// Keys are made from the secret and both hellos, so that nothing recorded can be played again
 /// later; numbers make replayed, lost and reordered frames visible within one connection. Messages
-/// are protected from change, not from being read.
+/// are protected from change, and with `tls` from being read.
 ///
-/// Until the peer has proven itself, at most 4 KiB of its bytes are kept. How long it may take is
+/// Until the peer has proven itself, at most 4 KiB of its bytes are kept; with `tls` also what
+/// OpenSSL keeps of a handshake, tens of KiB. How long it may take is
 /// the caller's to decide. Not thread-safe.
 class LinkSession {
  public:
@@ -77,6 +83,8 @@ class LinkSession {
  private:
   enum class State { awaiting_hello, awaiting_accept, established, closed };
 
+  void receive_tls(std::string_view bytes, Result& result);
+  void receive_frames(std::string_view bytes, Result& result);
   void take_frame(const std::string& payload, Result& result);
   void take_handshake(const std::string& payload, Result& result);
   void on_server_hello(std::string_view payload, Result& result);
@@ -95,6 +103,8 @@ class LinkSession {
   LinkHello hello_;
   State state_ = State::awaiting_hello;
   FrameDecoder decoder_{kMaxHandshakeBytes};
+  std::optional<TlsStream> tls_;  // from where on everything is encrypted
+  bool heard_something_ = false;
   std::string transcript_;  // both hellos and the client's proof, as far as they are known
   std::string send_key_;
   std::string receive_key_;

@@ -152,7 +152,7 @@ RecordKeeper keep_in_log(JobPlan& plan, std::function<void(const std::string&)> 
 }  // namespace
 
 LinkServerOptions link_server_options(const JobPlan& plan) {
-  return {.secret = plan.secret, .run_id = kLinkProtocol};
+  return {.secret = plan.secret, .tls = plan.options.tls, .run_id = kLinkProtocol};
 }
 
 std::unique_ptr<CoordinatorLink> make_local_link(EventLoop& loop, const CoordinatorOptions& options,
@@ -167,7 +167,11 @@ std::unique_ptr<CoordinatorLink> make_remote_link(EventLoop& loop, const JobPlan
                                                   const Endpoint& server,
                                                   CoordinatorLink::Callbacks callbacks) {
   return std::make_unique<RemoteLink>(
-      loop, LinkClientOptions{.server = server, .secret = plan.secret, .run_id = kLinkProtocol},
+      loop,
+      LinkClientOptions{.server = server,
+                        .secret = plan.secret,
+                        .tls = plan.options.tls,
+                        .run_id = kLinkProtocol},
       std::move(callbacks));
 }
 

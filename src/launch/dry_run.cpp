@@ -36,7 +36,10 @@ std::string describe_meeting(const JobPlan& plan) {
   return concat("coordinator: ", plan.meeting.endpoint.to_string(), ", ",
                 plan.agent.hosts_coordinator ? "hosted by this node" : "on another node", " (",
                 plan.meeting.reason, "); links are ",
-                plan.secret.empty() ? "not authenticated (--insecure)" : "authenticated", "\n");
+                plan.secret.empty() ? "not authenticated (--insecure)"
+                : plan.options.tls  ? "authenticated and encrypted (--tls)"
+                                    : "authenticated",
+                "\n");
 }
 
 // What will be known only when the job starts.

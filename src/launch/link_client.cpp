@@ -57,6 +57,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
 LinkSessionOptions LinkClient::Attempt::session_options() const {
   return {.role = LinkRole::client,
           .secret = options_.secret,
+          .tls = options_.tls,
           .run_id = options_.run_id,
           .nonce = random_bytes(kLinkNonceBytes)};
 }

@@ -14,6 +14,7 @@ namespace lockstep {
 struct LinkClientOptions {
   Endpoint server;     // a name is looked up in a thread of its own
   std::string secret;  // empty: --insecure, see LinkSessionOptions
+  bool tls = false;    // see there
   std::string run_id;
   std::chrono::milliseconds connect_timeout{5000};  // over all addresses of a name
   LinkLimits limits;

@@ -34,6 +34,7 @@ LinkServer::LinkServer(EventLoop& loop, UniqueFd listener, LinkServerOptions opt
   // What a session of this server would throw is thrown here, where someone can do something.
   LinkSession({.role = LinkRole::server,
                .secret = options_.secret,
+               .tls = options_.tls,
                .run_id = options_.run_id,
                .nonce = random_bytes(kLinkNonceBytes)});
   loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_connection(); });
@@ -71,6 +72,7 @@ void LinkServer::adopt(UniqueFd socket) {
       loop_, std::move(socket),
       {.role = LinkRole::server,
        .secret = options_.secret,
+       .tls = options_.tls,
        .run_id = options_.run_id,
        .nonce = random_bytes(kLinkNonceBytes)},
       options_.limits,

@@ -15,6 +15,7 @@ namespace lockstep {
 
 struct LinkServerOptions {
   std::string secret;  // empty: --insecure, see LinkSessionOptions
+  bool tls = false;    // see there
   std::string run_id;
   LinkLimits limits;
   // Who has proven nothing may hold so many connections; then the oldest of the address that has
@@ -48,7 +49,7 @@ class LinkServer {
   };
 
   /// The socket listens already; see launch/listen.h. Throws SystemError if there is a secret
-  /// and no OpenSSL.
+  /// and no OpenSSL, or no libssl of it for `tls`.
   LinkServer(EventLoop& loop, UniqueFd listener, LinkServerOptions options, Callbacks callbacks);
   ~LinkServer();
   LinkServer(const LinkServer&) = delete;

@@ -82,6 +82,7 @@ void NetworkDesk::listen_at(NodeAddress& address) {
     listeners_.push_back(
         std::make_unique<LinkServer>(loop_, std::move(socket),
                                      LinkServerOptions{.secret = plan_.secret,
+                                                       .tls = plan_.options.tls,
                                                        .run_id = name_of(plan_.agent.self.id),
                                                        .limits = {},
                                                        .max_strangers = 64},
@@ -114,6 +115,7 @@ void NetworkDesk::begin(std::size_t number, const ProbeTarget& target) {
   events.on_close = [this, number](const std::string& reason) { decide(number, reason); };
   LinkClientOptions options{.server = {target.at, target.port},
                             .secret = plan_.secret,
+                            .tls = plan_.options.tls,
                             .run_id = name_of(target.id),
                             .connect_timeout = 2 * kProbeLimit,  // not before the round's
                             .limits = {},

@@ -217,6 +217,14 @@ constexpr auto kOptions = std::to_array<Option>({
      .origin = Origin::lockstep,
      .help = "Let several nodes meet without a secret. Whoever reaches the endpoint can join.",
      .flag = &RunOptions::insecure},
+    {.name = "tls",
+     .variable = "LOCKSTEP_TLS",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .help =
+         "Encrypt the links between nodes, by TLS 1.3 with a key made from the job's secret. On "
+         "all nodes or on none. Needs OpenSSL's libssl.",
+     .flag = &RunOptions::tls},
 
     {.name = "module",
      .letter = 'm',

@@ -95,6 +95,7 @@ struct RunOptions {
   std::optional<std::string> run_dir;
   std::optional<std::string> secret_file;
   bool insecure = false;
+  bool tls = false;  // links between nodes are encrypted
   StoreMode store = StoreMode::shared;
   bool network_check = true;  // on the coordinator's node
   RecoveryMode recovery = RecoveryMode::in_place;

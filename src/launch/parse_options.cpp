@@ -134,6 +134,10 @@ void settle_meeting(PendingOptions& pending) {
   if (options.secret_file && options.insecure) {
     throw InvalidArgument("--secret-file and --insecure contradict each other; give one");
   }
+  if (options.tls && options.insecure) {
+    throw InvalidArgument(
+        "--tls and --insecure contradict each other: the key is made from the job's secret");
+  }
   if (options.standalone || nowhere_to_meet(options)) {
     meet_nobody(options);
   } else {

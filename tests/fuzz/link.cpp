@@ -16,9 +16,10 @@ namespace {
 
 using namespace lockstep;
 
-LinkSession make(LinkRole role, bool with_secret) {
+LinkSession make(LinkRole role, bool with_secret, bool tls) {
   return LinkSession({.role = role,
                       .secret = with_secret ? "0123456789abcdef" : "",
+                      .tls = tls,
                       .run_id = "job",
                       .nonce = std::string(kLinkNonceBytes, role == LinkRole::client ? 'c' : 's')});
 }
@@ -44,14 +45,19 @@ std::vector<std::string> cut(std::string_view stream, std::size_t piece) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const bool is_client = (data[0] & 1) != 0, with_secret = (data[0] & 2) != 0;
-  const bool shake_hands = (data[0] & 4) != 0;
+  const bool shake_hands = (data[0] & 4) != 0, tls = with_secret && (data[0] & 8) != 0;
   const std::size_t piece = std::max<std::size_t>(1, data[1]);
   const std::string_view stream(reinterpret_cast<const char*>(data) + 2, size - 2);
   LOCKSTEP_CHECK(cut(stream, piece) == cut(stream, stream.size() + 1), piece);
 
-  LinkSession client = make(LinkRole::client, with_secret);
-  LinkSession server = make(LinkRole::server, with_secret);
-  if (shake_hands) client.receive(server.receive(client.receive(server.start()).send).send);
+  LinkSession client = make(LinkRole::client, with_secret, tls);
+  LinkSession server = make(LinkRole::server, with_secret, tls);
+  if (shake_hands) {
+    for (std::string bytes = server.start(); !bytes.empty();) {
+      bytes = server.receive(client.receive(bytes).send).send;
+    }
+    LOCKSTEP_CHECK(client.established() && server.established());
+  }
   LinkSession& tested = is_client ? client : server;
   LinkSession& peer = is_client ? server : client;
 

@@ -191,6 +191,7 @@ TEST(ParseOptions, wrong_values_are_refused_with_option_value_and_rule) {
       {{"--module", "--no-python"}, "--module and --no-python contradict each other"},
       {{"--module", "--run-path"}, "--module and --run-path contradict each other"},
       {{"--secret-file=s", "--insecure"}, "--secret-file and --insecure contradict each other"},
+      {{"--tls", "--insecure"}, "--tls and --insecure contradict each other"},
       {{"--standalone", "--nnodes=2"}, "--standalone is for one node"},
   };
   for (const auto& [words, expected] : cases) {

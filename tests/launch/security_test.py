@@ -139,6 +139,47 @@ class InTheMiddle(AttackTest):
         self.assertIn("a frame was changed on its way, or forged", line)
 
 
+class Encrypted(AttackTest):
+    """--tls, with the attacker in the middle."""
+
+    def test_who_listens_reads_nothing_and_who_changes_something_is_noticed(self):
+        middle = Middle(self.network, self.attacker, self.network.address(1))
+        self.addCleanup(middle.close)
+        jobs = [self.start(1, "--tls"),
+                self.start(2, "--tls", endpoint=self.network.address(self.attacker))]
+        self.wait_until_running(jobs)
+        recorded = bytes(middle.recorded[0])
+        self.assertGreater(len(recorded), 500)
+        for word in (b"join", b"address", b"job1", b"kind", self.network.address(2).encode()):
+            self.assertNotIn(word, recorded)
+        middle.flip_next.set()
+        self.assertTrue(middle.flipped.wait(LIMIT))
+        self.wait_until(lambda: len(middle.recorded) > 1, "no new connection")
+        self.wait_until(lambda: len(middle.recorded[1]) > 1000, "no new join")
+        self.ends_unharmed(jobs)
+        [line] = self.lines_about_attacker(jobs[0])
+        self.assertIn("changed on its way", line)
+
+    def test_nodes_with_and_without_it_and_with_another_secret_hear_why(self):
+        first = self.start(1, "--tls")
+        first.wait_for_error("joined")
+        code, _, err = self.start(self.attacker, "--rdzv-conf", "join_timeout=1").end()
+        self.assertEqual(code, 1)
+        self.assertIn("give --tls to all nodes or to none", err)
+        wrong = self.file("wrong.secret", "fedcba9876543210fedcba9876543210\n")
+        code, _, err = self.start(self.attacker, "--tls", "--rdzv-conf", "join_timeout=1",
+                                  secret=wrong).end()
+        self.assertEqual(code, 1)
+        self.assertIn("the secret differs", err)
+        second = self.start(2, "--tls")
+        self.wait_until_running([first, second])
+        self.ends_unharmed([first, second])
+
+    def test_the_store_travels_encrypted_too_where_it_is_local(self):
+        jobs = self.start_both("--tls", "--store", "local")
+        self.ends_unharmed(jobs)
+
+
 class Store(AttackTest):
     PING = struct.pack("<BI", 0, 0x3C85F7CE) + struct.pack("<BI", 13, 4711)
 
