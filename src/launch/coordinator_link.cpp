@@ -166,13 +166,12 @@ std::unique_ptr<CoordinatorLink> make_local_link(EventLoop& loop, const Coordina
 std::unique_ptr<CoordinatorLink> make_remote_link(EventLoop& loop, const JobPlan& plan,
                                                   const Endpoint& server,
                                                   CoordinatorLink::Callbacks callbacks) {
-  return std::make_unique<RemoteLink>(
-      loop,
-      LinkClientOptions{.server = server,
-                        .secret = plan.secret,
-                        .tls = plan.options.tls,
-                        .run_id = kLinkProtocol},
-      std::move(callbacks));
+  return std::make_unique<RemoteLink>(loop,
+                                      LinkClientOptions{.server = server,
+                                                        .secret = plan.secret,
+                                                        .tls = plan.options.tls,
+                                                        .run_id = kLinkProtocol},
+                                      std::move(callbacks));
 }
 
 std::unique_ptr<CoordinatorLink> make_coordinator_link(EventLoop& loop, JobPlan& plan,
