@@ -22,7 +22,7 @@ mutation(epochs_begin_again coordinator_join.cpp
 
 # Who takes part, and when.
 mutation(busy_node_taken coordinator_counts.cpp
-  [[if (node.link && node.busy == 0) {
+  [[if (is_free(node)) {
     sign > 0 ? void(free_.insert(node.info.id)) : void(free_.erase(node.info.id));
   }]]
   [[if (node.link) sign > 0 ? void(free_.insert(node.info.id)) : void(free_.erase(node.info.id));]])
@@ -229,6 +229,9 @@ mutation(warned_of_more_time_than_is_left coordinator_signals.cpp
 # The survey of the network.
 mutation(network_without_answers network_survey.cpp
   [[if (answered_.size() < members_.size()) return false;]]
+  [[]])
+mutation(network_of_a_node_that_is_gone coordinator_counts.cpp
+  [[give_up_survey_with(id);]]
   [[]])
 
 # Who leads (sim_takeover).

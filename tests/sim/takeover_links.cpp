@@ -263,13 +263,26 @@ void TakeoverWorld::carry_out(Node& node, const CoordinatorAction& action) {
 }
 
 void TakeoverWorld::check_announced(const Prepare& prepare) {
+  // All but what only this node is told.
   Membership common = prepare.membership;
   common.group_rank = common.first_role_rank = 0;
-  const auto [known, is_new] = announced_.try_emplace(common.epoch, Announced{common, losses_});
+  common.self = {};
+  common.nodes.clear();
+  const auto [known, is_new] = announced_.try_emplace(common.epoch, Announced{common, losses_, {}});
+  Announced& announced = known->second;
   if (is_new) ++tally_.epochs;
   // Who begins after etcd has lost its data cannot know what there was.
-  if (known->second.losses != losses_) known->second = {common, losses_};
-  if (!(known->second.membership == common)) {
+  if (announced.losses != losses_) announced = {common, losses_, {}};
+  const auto has_seat = [&](int group_rank, const NodePlace& place) {
+    return announced.seats.try_emplace(group_rank, place).first->second == place;
+  };
+  bool is_same = announced.membership == common &&
+                 has_seat(prepare.membership.group_rank, prepare.membership.self);
+  int group_rank = 0;
+  for (const NodePlace& place : prepare.membership.nodes) {
+    is_same = has_seat(group_rank++, place) && is_same;
+  }
+  if (!is_same) {
     throw std::runtime_error(concat("epoch ", common.epoch, " has two memberships"));
   }
   // Of several that waited for etcd, only the last one is written.

@@ -74,7 +74,7 @@ void TakeoverWorld::start_workers(Node& node, const StartWorkers& start) {
   note(node, concat("workers of epoch ", epoch, start.carries_over ? " go on" : " start"));
   for (std::size_t i = 0; i < node.workers.size(); ++i) {
     Node::Worker& worker = node.workers[i];
-    const int place = start.membership.self().first_rank + static_cast<int>(i);
+    const int place = start.membership.self.first_rank + static_cast<int>(i);
     if (!start.membership.is_in(place)) continue;
     const bool is_fresh =
         !start.carries_over || std::ranges::find(start.replaced, place) != start.replaced.end();

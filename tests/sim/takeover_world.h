@@ -96,6 +96,7 @@ class TakeoverWorld {
   struct Announced {
     Membership membership;
     int losses = 0;
+    std::map<int, NodePlace> seats;  // by group rank, as far as they were announced
   };
   std::map<Epoch, Announced> announced_;
   int losses_ = 0;           // of etcd's data
