@@ -50,9 +50,9 @@ mutation(local_store_of_another_node agent.cpp
 mutation(ranks_overlap membership.cpp
   [[count += node.workers;]]
   [[count += 1;]])
-mutation(lost_node_still_counts coordinator.cpp
-  [[return found == nodes_.end() || !found->second.participant ? nullptr : &found->second;]]
-  [[return found == nodes_.end() ? nullptr : &found->second;]])
+mutation(lost_node_still_counts coordinator_counts.cpp
+  [[if (!node.participant) return;]]
+  [[]])
 mutation(own_rank_refused coordinator_join.cpp
   [[if (is_being_replaced(link, join)) return;]]
   [[]])
