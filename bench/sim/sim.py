@@ -32,16 +32,18 @@ def main():
     for agents in options.agents:
         out = subprocess.run([options.sim, "--agents", str(agents)], check=True,
                              capture_output=True, text=True).stdout
-        epochs, per_epoch, longest, messages, beats, looks, simulated, real = numbers(
+        epochs, per_epoch, longest, messages, survey, beats, looks, simulated, real = numbers(
             out, r"(\d+) epochs", r"at most ([\d.]+) messages", r"longest (\d+) bytes",
-            r"([\d.]+) messages per agent and [\d.]+ signs", r"([\d.]+) signs of life",
+            r"([\d.]+) messages per agent,", r"([\d.]+) about the network",
+            r"([\d.]+) signs of life",
             r"([\d.]+) looks at nodes", r"([\d.]+) s simulated", r"simulated in ([\d.]+) s")
         rows.append(f"| {agents} | {simulated:.0f} s | {real:.1f} s | {simulated / real:.1f} "
-                    f"| {epochs:.0f} | {messages:.1f} | {per_epoch:.1f} | {beats:.1f} "
+                    f"| {epochs:.0f} | {messages:.1f} | {per_epoch:.1f} | {survey:.1f} | {beats:.1f} "
                     f"| {longest:.0f} | {looks:.1f} |")
     table = ["| nodes | simulated | took | simulated / real | epochs | messages per node | most per node "
-             "and epoch | signs of life per node | longest message, bytes | looks at nodes per message |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+             "and epoch | about the network | signs of life per node "
+             "| longest message, bytes | looks at nodes per message |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
     return report.end(options, "bench/sim/run", table + rows, (
         "One job per row: nodes come late, a rack loses power and comes back, others are rebooted in "
         "waves, and the coordinator's node dies and comes back. One thread. The longest message is "
