@@ -274,12 +274,16 @@ void Coordinator::catch_up_reforming(Node& node, const Join& join) {
                            join.phase == NodePhase::reforming;
   if (!has_workers || join.epoch > epoch_) return lose_who_is_back(node, join);
   if (join.epoch < epoch_) return send(node, prepare_in_place(node));
+  // An earlier coordinator had started this epoch and could not write that down any more.
+  const bool has_succeeded = join.phase == NodePhase::succeeded;
+  node.succeeded = node.succeeded || has_succeeded;
   if (join.ready) handle(node, Ready{join.epoch, join.store_port});
   // Being ready may have started the epoch; a failure counts all the same.
   for (const WorkerFailed& failed : join.failures) {
     Node* still = participant(join.node.id);
     if (still != nullptr) handle(*still, failed);
   }
+  if (has_succeeded && phase_ == Phase::running) finish_if_all_succeeded();
 }
 
 }  // namespace lockstep

@@ -185,6 +185,19 @@ TEST(CoordinatorRecall, with_min_world_the_others_live_on) {
   ASSERT_TRUE(driver.last<Prepare>(1));
   EXPECT_TRUE(driver.last<Prepare>(1)->carries_over);
   EXPECT_EQ(driver.last<Prepare>(1)->membership.left_out, std::vector<int>{2});
+
+  // One that knows only of the preparation, after one that has started it: the work is done.
+  CoordinatorDriver last = after(driver, /*host_is_gone=*/false);
+  for (const std::string id : {"a", "b"}) {
+    EXPECT_NE(last.phase(), Phase::finished);
+    Join join = last.join_of(node_info(id));
+    join.phase = NodePhase::succeeded;
+    join.epoch = 2;
+    join.ready = true;
+    last.tell(id == "a" ? 1 : 2, join);
+  }
+  ASSERT_TRUE(last.last<Finish>(1));
+  EXPECT_EQ(last.last<Finish>(1)->code, 0);
 }
 
 TEST(CoordinatorRecord, survives_its_text_and_nothing_else_is_one) {
