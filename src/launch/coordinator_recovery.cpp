@@ -276,7 +276,7 @@ void Coordinator::catch_up_reforming(Node& node, const Join& join) {
   if (join.epoch < epoch_) return send(node, prepare_in_place(node));
   // An earlier coordinator had started this epoch and could not write that down any more.
   const bool has_succeeded = join.phase == NodePhase::succeeded;
-  node.succeeded = node.succeeded || has_succeeded;
+  if (has_succeeded) change(node, [&] { node.succeeded = true; });
   if (join.ready) handle(node, Ready{join.epoch, join.store_port});
   // Being ready may have started the epoch; a failure counts all the same.
   for (const WorkerFailed& failed : join.failures) {
