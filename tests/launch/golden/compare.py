@@ -91,6 +91,11 @@ def static_store_has_its_own_port(d):
             and len(d.case.nodes) > 1)
 
 
+def one_node_needs_no_etcd(d):
+    return (len(d.case.nodes) == 1 and d.has_option("--rdzv-backend=etcd")
+            and d.record["exit"] == ["failure"])
+
+
 RULES = {
     "mistake-ends-with-2": mistake_ends_with_2,
     "address-is-numeric": address_is_numeric,
@@ -101,6 +106,7 @@ RULES = {
     "tee-keeps-its-prefix": tee_keeps_its_prefix,
     "report-shows-last-lines": report_shows_last_lines,
     "static-store-has-its-own-port": static_store_has_its_own_port,
+    "one-node-needs-no-etcd": one_node_needs_no_etcd,
 }
 
 
