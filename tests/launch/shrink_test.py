@@ -163,7 +163,8 @@ class Shrinking(RecoveryCase):
 
     def node(self, number, *options, **values):
         return self.job("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", self.endpoint,
-                        "--rdzv-id", "job1", "--insecure", "--node-rank", str(number), *options,
+                        "--rdzv-id", "job1", "--insecure", "--node-rank", str(number),
+                        "--rdzv-conf", f"is_host={int(number == 0)}", *options,
                         run_dir=f"node{number}", **values)
 
     def test_a_node_that_is_lost_is_left_out_and_another_takes_its_place(self):

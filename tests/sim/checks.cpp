@@ -1,6 +1,7 @@
 #include "sim/checks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/error.h"
@@ -366,7 +367,10 @@ void Checks::check_new_epoch(const Prepare& prepare, Time local_now) {
   if (last_epoch_ != 0) {
     Formed& before = current(last_epoch_);
     require(!before.is_last, "epoch ", membership.epoch, " although a worker ended with 75");
-    const int cost = cost_restart_.contains({life_, last_epoch_}) ? 1 : 0;
+    // Epochs that nobody heard of, because nobody was connected, count as well.
+    const auto cost =
+        static_cast<int>(std::distance(cost_restart_.lower_bound({life_, last_epoch_}),
+                                       cost_restart_.lower_bound({life_, membership.epoch})));
     const int counted = before.common.restart_count;
     // In the meantime a node may have told of restarts under an earlier coordinator.
     require(membership.restart_count >= counted + cost &&
