@@ -21,7 +21,8 @@ import datetime, os, time
 import torch
 import torch.distributed as dist
 
-cuda = torch.cuda.is_available()
+# NCCL takes a GPU for each rank; two ranks beside one GPU add up on the processor.
+cuda = torch.cuda.is_available() and int(os.environ['LOCAL_WORLD_SIZE']) <= torch.cuda.device_count()
 if cuda:
     torch.cuda.set_device(int(os.environ['LOCAL_RANK']) % torch.cuda.device_count())
 device = torch.device('cuda') if cuda else torch.device('cpu')
