@@ -8,14 +8,18 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
-from network import Network  # noqa: E402
+from launcher import LIMIT, Job  # noqa: E402
+from network import Network, NetworkCase  # noqa: E402
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 SSH_PORT = 2222
+SECRET = "5ecret0f7he7est5ecret0f7he7est00"
 
 
 def ssh_is_possible():
@@ -126,3 +130,48 @@ def write_pbsdsh(folder, namespaces):
     program.write_text(PBSDSH.format(python=sys.executable, namespaces=list(namespaces)))
     program.chmod(0o755)
     return str(place)
+
+
+class ClusterCase(NetworkCase):
+    def setUp(self):
+        super().setUp()
+        self.worker = self.file(
+            "worker.sh", "echo rank $RANK of $WORLD_SIZE on node $GROUP_RANK at $MASTER_ADDR\n")
+
+    def start(self, node, *arguments, env=None, prefix=()):
+        job = Job([*arguments], prefix=[*self.network.command(node), *prefix], env=env,
+                  cwd=self.folder)
+        self.jobs.append(job)
+        return job
+
+    def fails(self, job, *words, code=1):
+        found, _, err = job.end()
+        self.assertEqual(found, code, err)
+        self.assertNotIn(SECRET, err)
+        for word in words:
+            self.assertIn(word, err)
+        return err
+
+    def waits_for(self, condition, what):
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.02)
+
+
+class SshCase(ClusterCase):
+    """The head is on machine 1, the nodes are machines 2 and 3."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not ssh_is_possible():
+            raise unittest.SkipTest("needs OpenSSH's client and server")
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.ssh = SshServers(cls.network, [2, 3], folder.name)
+        cls.addClassCleanup(cls.ssh.close)
+
+    def run_on(self, *arguments, hosts="10.77.0.2,10.77.0.3", ssh=None, env=None):
+        return self.start(1, "--hosts", hosts, f"--ssh-options={ssh or self.ssh.options()}",
+                          "--export", "TMPDIR", *arguments, env=env)

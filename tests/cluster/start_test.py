@@ -9,24 +9,19 @@ import pathlib
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
-import textwrap
 import time
 import unittest
 
-from machines import SshServers, free_port, ssh_is_possible, write_pbsdsh
+from machines import ClusterCase, SECRET, SshCase, free_port, write_pbsdsh
 from launcher import LIMIT, Job, job_environment, set_launcher, stack_command, wait_until_gone
-from network import Network
 from recovery_support import WORKER, RecoveryCase
 
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)
 TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None
 DDP_SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "launch" / "ddp_tutorial.py"
-SECRET = "5ecret0f7he7est5ecret0f7he7est00"
 
 
 def parent_of(pid):
@@ -38,76 +33,8 @@ def launcher_of(worker):
     return parent_of(parent_of(worker))
 
 
-class ClusterTest(unittest.TestCase):
-    nodes = 3
-
-    @classmethod
-    def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
-        cls.network = Network(cls.nodes)
-        cls.addClassCleanup(cls.network.close)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.worker = self.file(
-            "worker.sh", "echo rank $RANK of $WORLD_SIZE on node $GROUP_RANK at $MASTER_ADDR\n")
-        self.jobs = []
-        self.addCleanup(lambda: [job.kill() for job in self.jobs])
-
-    def file(self, name, text, mode=stat.S_IRUSR | stat.S_IWUSR):
-        path = self.folder / name
-        path.write_text(textwrap.dedent(text))
-        path.chmod(mode)
-        return str(path)
-
-    def start(self, node, *arguments, env=None, prefix=()):
-        job = Job([*arguments], prefix=[*self.network.command(node), *prefix], env=env,
-                  cwd=self.folder)
-        self.jobs.append(job)
-        return job
-
-    def ends_well(self, *jobs):
-        outputs = []
-        for job in jobs:
-            code, out, err = job.end()
-            self.assertEqual(code, 0, err)
-            outputs.append(out)
-        return outputs
-
-    def fails(self, job, *words, code=1):
-        found, _, err = job.end()
-        self.assertEqual(found, code, err)
-        self.assertNotIn(SECRET, err)
-        for word in words:
-            self.assertIn(word, err)
-        return err
-
-    def waits_for(self, condition, what):
-        deadline = time.monotonic() + LIMIT
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, what)
-            time.sleep(0.02)
-
-
-class Ssh(ClusterTest):
+class Ssh(SshCase):
     """The head is on machine 1, the nodes are machines 2 and 3."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if not ssh_is_possible():
-            raise unittest.SkipTest("needs OpenSSH's client and server")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.ssh = SshServers(cls.network, [2, 3], folder.name)
-        cls.addClassCleanup(cls.ssh.close)
-
-    def run_on(self, *arguments, hosts="10.77.0.2,10.77.0.3", ssh=None, env=None):
-        return self.start(1, "--hosts", hosts, f"--ssh-options={ssh or self.ssh.options()}",
-                          "--export", "TMPDIR", *arguments, env=env)
 
     def endless(self):
         """A worker that says its pid and waits, and takes signals."""
@@ -324,7 +251,7 @@ class Agent(unittest.TestCase):
         self.assertIn("and 0.0.0 where the job was started", err)
 
 
-class Pbs(ClusterTest):
+class Pbs(ClusterCase):
     def setUp(self):
         super().setUp()
         self.nodefile = self.file("nodefile", "n1\nn1\nn2\n")
@@ -360,7 +287,7 @@ class Pbs(ClusterTest):
         wait_until_gone([int(pid) for pid in re.findall(r" is (\d+)", text)], LIMIT)
 
 
-class Mpi(ClusterTest):
+class Mpi(ClusterCase):
     nodes = 1
 
     def setUp(self):
@@ -393,7 +320,7 @@ class Mpi(ClusterTest):
         self.assertIn("--map-by ppr:1:node", err)
 
 
-class Kubernetes(ClusterTest):
+class Kubernetes(ClusterCase):
     nodes = 2
 
     def pods(self, *variables):
@@ -427,7 +354,7 @@ class Kubernetes(ClusterTest):
              "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": str(index)} for index in (0, 1))))
 
 
-class Nowhere(ClusterTest):
+class Nowhere(ClusterCase):
     nodes = 1
 
     def test_outside_of_an_allocation_nothing_starts(self):

@@ -2,8 +2,13 @@
 can be pulled. They may have a second network. Needs root and iproute2."""
 
 import os
+import pathlib
 import shutil
+import stat
 import subprocess
+import tempfile
+import textwrap
+import unittest
 
 
 def ip(*arguments):
@@ -83,3 +88,42 @@ class Network:
         for namespace in self.namespaces:
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
         self.namespaces = []
+
+
+class NetworkCase(unittest.TestCase):
+    """Tests of jobs on such machines, with a folder that all of them see."""
+
+    nodes = 3
+    networks = 1
+
+    @classmethod
+    def setUpClass(cls):
+        if not Network.possible():
+            raise unittest.SkipTest("network namespaces need root and iproute2")
+        cls.network = Network(cls.nodes, cls.networks)
+        cls.addClassCleanup(cls.network.close)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.jobs = []
+        self.addCleanup(lambda: [job.kill() for job in self.jobs])
+
+    def file(self, name, text, mode=stat.S_IRUSR | stat.S_IWUSR):
+        path = self.folder / name
+        # Not again: a launcher that is starting may be reading it, to compare programs.
+        if path.exists() and path.read_text() == textwrap.dedent(text):
+            return str(path)
+        path.write_text(textwrap.dedent(text))
+        path.chmod(mode)
+        return str(path)
+
+    def ends_well(self, *jobs):
+        """What each of them has printed."""
+        outputs = []
+        for job in jobs:
+            code, out, err = job.end()
+            self.assertEqual(code, 0, err)
+            outputs.append(out)
+        return outputs

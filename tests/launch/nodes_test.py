@@ -6,16 +6,14 @@ Usage: nodes_test.py LOCKSTEP [PYTHON-WITH-TORCH [DDP_JOB]]
 import pathlib
 import re
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import unittest
 
 from launcher import Job, LIMIT, job_environment, set_launcher, stack_command
-from network import Network, ip
+from network import NetworkCase, ip
 
 set_launcher(sys.argv.pop(1))
 TORCH_PYTHON, DDP_JOB = [
@@ -31,33 +29,11 @@ def expand(ranks):
         yield from range(int(first), int(last or first) + 1)
 
 
-class NodesTest(unittest.TestCase):
-    nodes = 3
-
-    @classmethod
-    def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
-        cls.network = Network(cls.nodes)
-        cls.addClassCleanup(cls.network.close)
-
+class NodesTest(NetworkCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.secret = self.file("job.secret", "0123456789abcdef0123456789abcdef\n")
         self.worker = self.file("worker.sh", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\n")
-        self.jobs = []
-        self.addCleanup(lambda: [job.kill() for job in self.jobs])
-
-    def file(self, name, text):
-        path = self.folder / name
-        # Not again: a launcher that is starting may be reading it, to compare programs.
-        if path.exists() and path.read_text() == textwrap.dedent(text):
-            return str(path)
-        path.write_text(textwrap.dedent(text))
-        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        return str(path)
 
     def start(self, node, *options, worker=None, nnodes="2", nproc=1, secret=None, job_id="job1",
               conf="", backend="c10d", python=None, words=(), endpoint=None):
@@ -73,14 +49,6 @@ class NodesTest(unittest.TestCase):
                   env={"PYTHON_EXEC": python} if python else None)
         self.jobs.append(job)
         return job
-
-    def ends_well(self, *jobs):
-        outputs = []
-        for job in jobs:
-            code, out, err = job.end()
-            self.assertEqual(code, 0, err)
-            outputs.append(out)
-        return outputs
 
 
 class Meeting(NodesTest):
