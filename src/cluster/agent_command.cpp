@@ -2,9 +2,9 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <algorithm>
 #include <cstdlib>
 
+#include "cluster/agent_place.h"
 #include "cluster/brief.h"
 #include "cluster/brief_channel.h"
 #include "cluster/find_head.h"
@@ -14,6 +14,7 @@
 #include "launch/option_table.h"
 #include "launch/parse_options.h"
 #include "launch/run_command.h"
+#include "launch/secret.h"
 #include "launch/worker_environment.h"
 #include "lockstep/error.h"
 
@@ -26,22 +27,6 @@ std::optional<std::string> brief_file(const std::vector<std::string>& arguments)
   throw InvalidArgument("agent takes no arguments; `lockstep run` starts it on other machines");
 }
 
-// What this machine has, and what the brief says; the brief decides what options are.
-Environment::Variables variables_of(const Environment& own, const Brief& brief) {
-  Environment::Variables variables = own.variables();
-  for (const Option& option : all_options()) variables.erase(std::string(option.variable));
-  std::erase_if(variables, [](const auto& entry) {
-    return entry.first.starts_with("LOCKSTEP_SECRET") || entry.first == kBriefVariable;
-  });
-  for (const auto& [name, value] : brief.environment) variables[name] = value;
-  if (!brief.gpus.empty()) {
-    std::string list;
-    for (const int gpu : brief.gpus) list += concat(list.empty() ? "" : ",", gpu);
-    variables["CUDA_VISIBLE_DEVICES"] = list;
-  }
-  return variables;
-}
-
 RunOptions options_of(const Brief& brief, const Environment::Variables& own) {
   Environment::Variables variables = own;
   for (const auto& [name, value] : brief.option_variables) variables[name] = value;
@@ -50,17 +35,6 @@ RunOptions options_of(const Brief& brief, const Environment::Variables& own) {
   options.secret_file.reset();  // the brief has it
   options.insecure = brief.secret.empty();
   return options;
-}
-
-// Where ssh came from is an address of the head that reaches this machine.
-std::vector<Endpoint> endpoints_of(const Brief& brief, const Environment& own) {
-  std::vector<Endpoint> endpoints = brief.endpoints;
-  const std::string connection = own.get("SSH_CONNECTION").value_or("");
-  const Endpoint seen{.host = connection.substr(0, connection.find(' ')),
-                      .port = endpoints.front().port};
-  const bool known = std::ranges::find(endpoints, seen) != endpoints.end();
-  if (!seen.host.empty() && !known) endpoints.insert(endpoints.begin(), seen);
-  return endpoints;
 }
 
 void enter(const std::string& folder) {
@@ -79,13 +53,14 @@ int agent_command(const std::vector<std::string>& arguments, const Environment& 
   const ReceivedBrief received = receive_brief(brief_file(arguments), environment);
   ::unsetenv(kBriefVariable);
   const Brief brief = decode_brief(received.text);
+  if (!brief.secret.empty()) guard_secret();
   if (brief.version != version) {
     throw InvalidArgument(concat("lockstep ", version, " is installed here, and ", brief.version,
                                  " where the job was started: install the same, or name another "
                                  "program with --remote-lockstep"));
   }
   enter(brief.working_directory);
-  Environment::Variables variables = variables_of(environment, brief);
+  Environment::Variables variables = variables_for(brief, environment);
   RunOptions options = options_of(brief, variables);
   if (options.prefix) check_line_prefix("--prefix", *options.prefix);
   if (options.prologue) {
@@ -94,7 +69,7 @@ int agent_command(const std::vector<std::string>& arguments, const Environment& 
   place_node(options, {.min_nodes = brief.min_nodes,
                        .max_nodes = brief.max_nodes,
                        .node_rank = brief.node_rank,
-                       .endpoint = find_head(endpoints_of(brief, environment),
+                       .endpoint = find_head(endpoints_for(brief, environment),
                                              {.secret = brief.secret, .tls = options.tls}),
                        .hosts = false,
                        .headed = true,

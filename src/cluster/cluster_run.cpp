@@ -1,15 +1,15 @@
 #include "cluster/cluster_run.h"
 
 #include <unistd.h>
-#include <array>
-#include <climits>
 #include <cstdio>
-#include <filesystem>
 
 #include "cluster/allocation.h"
+#include "cluster/find_hosts.h"
 #include "cluster/head.h"
+#include "cluster/own_place.h"
 #include "cluster/prologue.h"
 #include "cluster/slurm_address.h"
+#include "launch/addresses.h"
 #include "launch/final_report.h"
 #include "launch/ip_address.h"
 #include "launch/line_prefix.h"
@@ -21,46 +21,6 @@
 
 namespace lockstep {
 namespace {
-
-std::string own_program() {
-  std::array<char, PATH_MAX> path;
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) throw_errno("cannot find out where this program is");
-  return {path.data(), static_cast<std::size_t>(length)};
-}
-
-// The variable is what the shell calls the place, which other machines may have where the real path
-// is of this one only.
-std::string working_directory(const Environment& environment) {
-  std::error_code error;
-  const std::filesystem::path real = std::filesystem::current_path();
-  const std::filesystem::path said = environment.get("PWD").value_or("");
-  if (said.is_absolute() && std::filesystem::equivalent(said, real, error)) return said.string();
-  return real.string();
-}
-
-std::string hostfile_text(const std::string& path) {
-  const auto text = read_text_file(path);
-  if (!text) throw InvalidArgument(concat("--hostfile is '", path, "', which cannot be read"));
-  return *text;
-}
-
-std::vector<Host> named_hosts(const RunOptions& options,
-                              const std::optional<Allocation>& allocation) {
-  if (options.hosts) return hosts_of(*options.hosts);
-  if (options.hostfile) return hosts_of_file(hostfile_text(*options.hostfile), *options.hostfile);
-  return allocation->hosts;
-}
-
-// pbsdsh knows machines by their place in the job.
-void take_task_indices(std::vector<Host>& hosts, const std::optional<Allocation>& allocation) {
-  if (!allocation) return;
-  for (Host& host : hosts) {
-    for (const Host& known : allocation->hosts) {
-      if (known.name == host.name) host.task_index = known.task_index;
-    }
-  }
-}
 
 int run_head(const HeadPlan& plan) {
   const RunOptions& options = plan.options;
@@ -165,60 +125,34 @@ int run_in_place(LaunchCommand command, RunOptions options, const Environment& e
   return run_command(command, options, environment);
 }
 
-[[noreturn]] void refuse_without_allocation() {
-  throw InvalidArgument(
-      "--nnodes is auto, but this is not inside a job of Slurm (SLURM_JOB_ID), PBS (PBS_JOBID), "
-      "MPI (OMPI_COMM_WORLD_SIZE, PMI_SIZE) or Kubernetes (PET_NNODES, JOBSET_NAME): start it in "
-      "one, or give --hosts, --hostfile or a number");
-}
-
-std::optional<Allocation> find_allocation(const Environment& environment, bool lists_hosts) {
-  try {
-    auto allocation = detect_allocation(environment, read_text_file);
-    if (!lists_hosts && !allocation) refuse_without_allocation();
-    return allocation;
-  } catch (const InvalidArgument&) {
-    // Who names the machines does not depend on it.
-    if (lists_hosts) return std::nullopt;
-    throw;
-  }
-}
-
 }  // namespace
 
 int cluster_run(LaunchCommand command, const std::vector<std::string>& arguments,
                 const Environment& own, const std::string& version) {
   RunOptions options = parse_options(command, arguments, own);
   if (options.help) return run_command(command, options, own);
-  const bool lists_hosts = options.hosts || options.hostfile;
-  std::optional<Allocation> allocation;
-  if (options.seeks_nodes()) allocation = find_allocation(own, lists_hosts);
-  if (!options.seeks_nodes() || (!lists_hosts && allocation->place)) {
+  std::optional<FoundHosts> found;
+  if (options.seeks_nodes()) found = find_hosts(options, own);
+  if (!found || found->in_place()) {
     const Environment environment = options.prologue ? after_prologue(*options.prologue, own) : own;
-    if (!options.seeks_nodes()) return run_command(command, options, environment);
-    return run_in_place(command, options, environment, *allocation);
+    if (!found) return run_command(command, options, environment);
+    return run_in_place(command, options, environment, *found->allocation);
   }
   if (options.prefix) check_line_prefix("--prefix", *options.prefix);
-  std::vector<Host> hosts =
-      chosen_hosts(named_hosts(options, allocation), options.include, options.exclude);
-  take_task_indices(hosts, allocation);
   HeadPlan plan = plan_head({.command = command,
                              .arguments = arguments,
                              .options = options,
-                             .hosts = hosts,
-                             .allocation = allocation,
+                             .hosts = found->hosts,
+                             .allocation = found->allocation,
                              .version = version,
                              .program = own_program(),
                              .working_directory = working_directory(own)},
                             own);
-  const std::string source =
-      options.hosts      ? std::string("--hosts")
-      : options.hostfile ? concat("--hostfile ", *options.hostfile)
-                         : concat(to_string(allocation->scheduler), ", ", allocation->evidence);
+  const std::size_t nodes = found->hosts.size();
   plan.options.notices.insert(
       plan.options.notices.begin(),
-      concat(hosts.size(), hosts.size() == 1 ? " node: " : " nodes: ", list_hosts(hosts), " (",
-             source, "), started with ", to_string(plan.starter)));
+      concat(nodes, nodes == 1 ? " node: " : " nodes: ", list_hosts(found->hosts), " (",
+             found->source, "), started with ", to_string(plan.starter)));
   return run_head(plan);
 }
 

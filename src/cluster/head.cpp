@@ -6,10 +6,11 @@
 #include <csignal>
 #include <utility>
 
+#include "cluster/head_place.h"
 #include "cluster/start_failure.h"
 #include "core/signal_names.h"
+#include "launch/addresses.h"
 #include "launch/coordinator_link.h"
-#include "launch/listen.h"
 #include "launch/wall_time.h"
 #include "lockstep/error.h"
 
@@ -51,18 +52,19 @@ Head::Head(HeadPlan plan, const HeadServices& services)
           services.loop, services.directory.path(),
           [this](const Message& message) { coordinator_->from_local_agent(message); },
           [this](const std::string& text) { services_.console.warn(text); }) {
-  UniqueFd listener = listen_everywhere(plan_.listen_port);
-  const int port = port_of(listener);
+  HeadPort port = open_head_port(plan_);
+  UniqueFd first = std::move(port.listeners.front());
+  port.listeners.erase(port.listeners.begin());
   coordinator_ = std::make_unique<CoordinatorShell>(
       services.loop, plan_.coordinator,
       CoordinatorShell::Remote{
-          .listener = std::move(listener),
-          .options = {.secret = plan_.secret, .tls = plan_.options.tls, .run_id = kLinkProtocol}},
+          .listener = std::move(first),
+          .options = {.secret = plan_.secret, .tls = plan_.options.tls, .run_id = kLinkProtocol},
+          .more_listeners = std::move(port.listeners)},
       coordinator_callbacks());
-  const LocalMachine machine = LocalMachine::current();
-  for (const HeadNode& node : plan_.nodes) {
-    nodes_.push_back({.plan = node, .starter = nullptr});
-    nodes_.back().plan.brief.endpoints = head_endpoints(plan_, node, port, machine);
+  for (std::size_t i = 0; i < plan_.nodes.size(); ++i) {
+    nodes_.push_back({.plan = plan_.nodes[i], .starter = nullptr});
+    nodes_.back().plan.brief.endpoints = std::move(port.endpoints[i]);
   }
   services_.loop.watch(services_.signals.fd(), EPOLLIN, [this](std::uint32_t) { on_signal(); });
 }
@@ -173,11 +175,13 @@ void Head::on_end(std::size_t index, const ExitStatus& status) {
   services_.loop.after({}, [starter = std::shared_ptr<Starter>(std::move(node.starter))] {});
   if (coordinator_->phase() == Coordinator::Phase::finished) return wind_up();
   const bool begun = coordinator_->epoch() != 0;
-  const std::string why =
-      node.joined && begun
-          ? concat("the launcher on ", node.plan.host.name, " ended (", status.describe(), ")")
-          : explain_start_failure(node.plan.starter.kind, node.plan.host.name,
-                                  node.plan.starter.lockstep, status, words);
+  // ssh says 255 for a process that was killed there, and for itself.
+  const bool killed = status.signal != 0 || status.exit_code == 255;
+  const std::string why = node.joined && (begun || killed)
+                              ? concat("the launcher on ", node.plan.host.name, " ended (",
+                                       status.describe(), ")", begun ? "" : " before the job began")
+                              : explain_start_failure(node.plan.starter.kind, node.plan.host.name,
+                                                      node.plan.starter.lockstep, status, words);
   const bool may_wait = can_go_on() && (begun || plan_.coordinator.terms.elastic());
   if (may_wait) return start_later(index, why);
   if (begun) return;  // the coordinator notices, and decides what follows

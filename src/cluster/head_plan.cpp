@@ -6,7 +6,7 @@
 
 #include "cluster/export_list.h"
 #include "core/hmac.h"
-#include "launch/ip_address.h"
+#include "launch/addresses.h"
 #include "launch/parse_options.h"
 #include "launch/secret.h"
 #include "lockstep/error.h"
@@ -26,6 +26,11 @@ void check_meeting(const RunOptions& options) {
     throw InvalidArgument(
         "--rdzv-conf: is_host is about one node, but all nodes are started from here; leave it "
         "out");
+  }
+  if (options.rdzv_backend == "etcd") {
+    throw InvalidArgument(
+        "--rdzv-backend is etcd, but nodes that are started from here end with this process, "
+        "wherever they meet: leave it out, or start one launcher per node (docs/clusters.md)");
   }
   if (options.rdzv_backend != "static" && options.rdzv_backend != "c10d") {
     throw InvalidArgument(concat("--rdzv-backend is '", options.rdzv_backend,
@@ -52,16 +57,6 @@ void set_nodes(RunOptions& options, int hosts) {
                                  hosts == 1 ? " machine is" : " machines are",
                                  " named; leave --nnodes out, or choose machines with --include"));
   }
-}
-
-std::string secret_of(const RunOptions& options, const Environment& environment) {
-  const auto given = given_secret(options.secret_file, environment);
-  if (given && options.insecure) {
-    throw InvalidArgument(
-        "--insecure contradicts the secret that was given: leave one of them out");
-  }
-  if (options.insecure) return "";
-  return given ? *given : make_secret();
 }
 
 std::string random_word() {
@@ -110,11 +105,6 @@ std::optional<std::string> workers_of(const RunOptions& options, const Host& hos
   return std::to_string(*host.slots);
 }
 
-bool reaches_others(const LocalAddress& address) {
-  return address.up && !address.address.is_loopback() && !address.address.is_link_local() &&
-         !address.address.is_unspecified();
-}
-
 }  // namespace
 
 HeadPlan plan_head(const HeadRequest& request, const Environment& environment) {
@@ -128,7 +118,8 @@ HeadPlan plan_head(const HeadRequest& request, const Environment& environment) {
   check_meeting(options);
   note_what_has_no_effect(options);
   set_nodes(options, static_cast<int>(request.hosts.size()));
-  plan.secret = secret_of(options, environment);
+  plan.secret =
+      given_or_new_secret({.file = options.secret_file, .insecure = options.insecure}, environment);
   if (!options.rdzv_endpoint.empty()) {
     const Endpoint endpoint = parse_endpoint(options.rdzv_endpoint, 0);
     plan.listen_host = endpoint.host;
@@ -189,44 +180,6 @@ HeadPlan plan_head(const HeadRequest& request, const Environment& environment) {
     plan.nodes.push_back(std::move(node));
   }
   return plan;
-}
-
-std::vector<Endpoint> head_endpoints(const HeadPlan& plan, const HeadNode& node, int port,
-                                     const LocalMachine& machine) {
-  std::vector<Endpoint> endpoints;
-  const auto add = [&](const std::string& host) {
-    const Endpoint endpoint{.host = host, .port = port};
-    if (std::ranges::find(endpoints, endpoint) == endpoints.end()) endpoints.push_back(endpoint);
-  };
-  if (!plan.listen_host.empty()) add(plan.listen_host);
-  const bool all_here = std::ranges::all_of(
-      plan.nodes, [](const HeadNode& each) { return each.starter.kind == StarterKind::local; });
-  if (all_here) {
-    add("127.0.0.1");
-    return endpoints;
-  }
-  // The address from which packets to that machine leave is the one that it can answer to.
-  if (node.starter.kind != StarterKind::local && !resolve(node.host.name).empty()) {
-    try {
-      const std::string address =
-          advertised_address({.max_nodes = 2,
-                              .local_addr = std::nullopt,
-                              .coordinator = {.host = node.host.name, .port = 22}},
-                             machine);
-      if (const auto parsed = IpAddress::parse(address); parsed && !parsed->is_loopback()) {
-        add(address);
-      }
-    } catch (const Error&) {
-      // The others remain.
-    }
-  }
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const LocalAddress& each : machine.addresses) {
-      if (each.address.family() == family && reaches_others(each)) add(each.address.to_string());
-    }
-  }
-  add(machine.name);
-  return endpoints;
 }
 
 std::string describe_head(const HeadPlan& plan) {

@@ -8,7 +8,6 @@
 #include "cluster/brief.h"
 #include "cluster/hosts.h"
 #include "cluster/start_command.h"
-#include "launch/addresses.h"
 #include "launch/job_plan.h"
 #include "launch/option_table.h"
 #include "launch/options.h"
@@ -48,11 +47,6 @@ struct HeadRequest {
 
 /// Throws InvalidArgument for what cannot work, before anything has happened.
 HeadPlan plan_head(const HeadRequest& request, const Environment& environment);
-
-/// Where an agent on `host` may find a coordinator that listens on `port` here, the likeliest
-/// first. May wait for DNS.
-std::vector<Endpoint> head_endpoints(const HeadPlan& plan, const HeadNode& node, int port,
-                                     const LocalMachine& machine);
 
 /// What would be started, for --dry-run. The secret is not shown.
 std::string describe_head(const HeadPlan& plan);

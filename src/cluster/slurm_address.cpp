@@ -1,57 +1,14 @@
 #include "cluster/slurm_address.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <array>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 
-#include "core/exec_process.h"
-#include "core/unique_fd.h"
-#include "lockstep/environment.h"
+#include "core/captured_program.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};
-
-// All that a program prints; what it has printed until then if it takes too long.
-std::string output_of(const std::vector<std::string>& argv) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe");
-  const UniqueFd from(ends[0]);
-  UniqueFd to(ends[1]);
-  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  const Environment environment = Environment::of_process();
-  const pid_t pid =
-      exec_process({.argv = argv,
-                    .environment = {environment.variables().begin(), environment.variables().end()},
-                    .working_directory = "",
-                    .stdin_fd = null.get(),
-                    .stdout_fd = to.get(),
-                    .stderr_fd = null.get()});
-  to.reset();
-  std::string text;
-  std::array<char, 4096> part;
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd entry = {.fd = from.get(), .events = POLLIN, .revents = 0};
-    if (left.count() <= 0 || ::poll(&entry, 1, static_cast<int>(left.count())) == 0) break;
-    const ssize_t count = ::read(from.get(), part.data(), part.size());
-    if (count == 0 || (count < 0 && errno != EINTR)) break;
-    if (count > 0) text.append(part.data(), static_cast<std::size_t>(count));
-  }
-  ::kill(pid, SIGKILL);  // not waited for yet: it is ours
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  return text;
-}
+constexpr std::chrono::seconds kScontrolLimit{10};
 
 }  // namespace
 
@@ -67,7 +24,9 @@ std::optional<std::string> node_address_in(std::string_view text) {
 
 std::optional<std::string> slurm_address_of(const std::string& node) {
   try {
-    return node_address_in(output_of({"scontrol", "--oneliner", "show", "node", node}));
+    const CapturedProgram answer = run_captured(
+        {.argv = {"scontrol", "--oneliner", "show", "node", node}, .limit = kScontrolLimit});
+    return node_address_in(answer.out);
   } catch (const Error&) {
     return std::nullopt;  // there is no scontrol in most containers
   }

@@ -76,10 +76,11 @@ std::string explain_start_failure(StarterKind kind, const std::string& host,
     return concat("node ", host, " could not be started: ", meaning, " (", to_string(kind), ": ",
                   status.describe(), "); ", with_host(cure, host));
   };
-  // The launcher there has spoken for itself.
-  const auto own = std::ranges::find_if(
-      stderr_lines, [](const std::string& text) { return text.starts_with("lockstep"); });
-  if (own != stderr_lines.end() && status.exit_code != 255) {
+  // The launcher there has spoken for itself, and said last why it ended; unless it was killed.
+  const auto own =
+      std::find_if(stderr_lines.rbegin(), stderr_lines.rend(),
+                   [](const std::string& text) { return text.starts_with("lockstep"); });
+  if (own != stderr_lines.rend() && status.exit_code != 255 && status.signal == 0) {
     const std::size_t colon = own->find(": ");
     return concat("node ", host, " could not be started: ",
                   colon == std::string::npos ? *own : own->substr(colon + 2));

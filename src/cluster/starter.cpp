@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -121,7 +120,6 @@ void Starter::write_input() {
       return hang_up();  // nobody reads it: how the process ends will say why
     }
   }
-  std::fill(unwritten_.begin(), unwritten_.end(), '\0');
   if (watches_input_) loop_.unwatch(input_.get());
   watches_input_ = false;
 }

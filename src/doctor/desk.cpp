@@ -22,7 +22,7 @@ bool is_loopback_text(const std::string& address) {
 
 }  // namespace
 
-DoctorDesk::DoctorDesk(EventLoop& loop, UniqueFd listener, DeskOptions options)
+DoctorDesk::DoctorDesk(EventLoop& loop, std::vector<UniqueFd> listeners, DeskOptions options)
     : loop_(loop), options_(std::move(options)) {
   LinkServer::Callbacks callbacks;
   callbacks.on_open = [this](LinkServer::Id id, const std::string& peer, const std::string& local) {
@@ -35,11 +35,18 @@ DoctorDesk::DoctorDesk(EventLoop& loop, UniqueFd listener, DeskOptions options)
     on_close(id, reason);
   };
   callbacks.on_refused = [this](const std::string& address, const std::string& reason) {
-    say(concat("a connection from ", address, " was refused: ", reason));
+    say(address.empty() ? reason : concat("a connection from ", address, " was refused: ", reason));
+  };
+  callbacks.on_left = [this](const std::string& address, const std::string& reason) {
+    say(concat(address, " left before the handshake was over: ", reason));
   };
   server_ = std::make_unique<LinkServer>(
-      loop_, std::move(listener),
-      LinkServerOptions{.secret = options_.secret, .run_id = kDoctorProtocol}, callbacks);
+      loop_, std::move(listeners.at(0)),
+      LinkServerOptions{.secret = options_.secret, .tls = options_.tls, .run_id = kDoctorProtocol},
+      callbacks);
+  for (std::size_t more = 1; more < listeners.size(); ++more) {
+    server_->also_listen(std::move(listeners[more]));
+  }
 }
 
 void DoctorDesk::seat_local(const LocalReport& report, const MemberOptions& options) {

@@ -24,6 +24,7 @@ struct DeskNode {
 
 struct DeskOptions {
   std::string secret;
+  bool tls = false;
   std::function<void(const std::string&)> say;  // progress, for people
 };
 
@@ -33,8 +34,8 @@ class DoctorDesk {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The socket listens already.
-  DoctorDesk(EventLoop& loop, UniqueFd listener, DeskOptions options);
+  /// The sockets listen already; there is at least one.
+  DoctorDesk(EventLoop& loop, std::vector<UniqueFd> listeners, DeskOptions options);
 
   /// This machine is a node as well, without a link, and the first.
   void seat_local(const LocalReport& report, const MemberOptions& options);

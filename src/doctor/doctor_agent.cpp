@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
+#include "cluster/agent_place.h"
 #include "cluster/brief.h"
 #include "cluster/brief_channel.h"
 #include "cluster/prologue.h"
@@ -17,32 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-// Where ssh came from is an address of the head that reaches this machine.
-std::vector<Endpoint> endpoints_of(const Brief& brief, const Environment& own) {
-  std::vector<Endpoint> endpoints = brief.endpoints;
-  if (endpoints.empty()) throw InvalidArgument("the brief names no place to go to");
-  const std::string connection = own.get("SSH_CONNECTION").value_or("");
-  const Endpoint seen{.host = connection.substr(0, connection.find(' ')),
-                      .port = endpoints.front().port};
-  const bool known = std::ranges::find(endpoints, seen) != endpoints.end();
-  if (!seen.host.empty() && !known) endpoints.insert(endpoints.begin(), seen);
-  return endpoints;
-}
-
-Environment::Variables variables_of(const Environment& own, const Brief& brief) {
-  Environment::Variables variables = own.variables();
-  std::erase_if(variables, [](const auto& entry) {
-    return entry.first.starts_with("LOCKSTEP_SECRET") || entry.first == kBriefVariable;
-  });
-  for (const auto& [name, value] : brief.environment) variables[name] = value;
-  if (!brief.gpus.empty()) {
-    std::string list;
-    for (const int gpu : brief.gpus) list += concat(list.empty() ? "" : ",", gpu);
-    variables["CUDA_VISIBLE_DEVICES"] = list;
-  }
-  return variables;
-}
 
 // What is started from here (Python, a small job) finds the same. No thread runs yet.
 void make_it_this_process(const Environment::Variables& variables) {
@@ -58,7 +32,7 @@ struct Arrival {
 
 Arrival arrive(const Brief& brief, const DoctorOptions& options, const Environment& own,
                const std::string& version) {
-  Arrival arrival{.environment = Environment(variables_of(own, brief)), .findings = {}};
+  Arrival arrival{.environment = Environment(variables_for(brief, own)), .findings = {}};
   FindingList list(brief.host, arrival.findings);
   if (brief.version != version) {
     list.error("versions",
@@ -90,7 +64,8 @@ int doctor_agent(const std::optional<std::string>& brief_file, const Environment
   const ReceivedBrief received = receive_brief(brief_file, environment);
   const Brief brief = decode_brief(received.text);
   if (!brief.secret.empty()) guard_secret();
-  const DoctorOptions options = parse_doctor_options(brief.arguments);
+  const DoctorOptions options =
+      parse_doctor_options(brief.arguments, Environment(brief.option_variables));
   Arrival arrival = arrive(brief, options, environment, version);
   LocalReport local = check_this_machine({.lockstep_version = version,
                                           .several_nodes = brief.max_nodes > 1,
@@ -99,14 +74,16 @@ int doctor_agent(const std::optional<std::string>& brief_file, const Environment
   local.findings.insert(local.findings.begin(), arrival.findings.begin(), arrival.findings.end());
   local.host = brief.host;  // as the user calls it
   const SeveralNodesOptions several{.nodes = brief.max_nodes,
-                                    .endpoints = endpoints_of(brief, environment),
+                                    .endpoints = endpoints_for(brief, environment),
                                     .secret = brief.secret,
+                                    .tls = options.tls,
                                     .shared_folder = options.shared_folder,
                                     .join_limit = options.join_limit,
                                     .smoke = {.enabled = options.smoke,
                                               .program = options.smoke_program,
                                               .python = local.python,
-                                              .secret = brief.secret},
+                                              .secret = brief.secret,
+                                              .tls = options.tls},
                                     .say = [](const std::string&) {}};
   examine_as_member(local, several);
   return 0;

@@ -28,29 +28,29 @@ void print(const DoctorReport& report, const DoctorOptions& options, std::ostrea
   out << (options.json ? to_json(report) + "\n" : to_text(report, options.detail));
 }
 
-std::string secret_of(const DoctorOptions& options, const Environment& environment) {
-  const auto given = given_secret(options.secret_file, environment);
-  if (given && options.insecure) {
-    throw InvalidArgument(
-        "--insecure contradicts the secret that was given: leave one of them out");
+// At those addresses of the endpoint that are here. A machine's own name often stands for loopback
+// on that machine, and for one of its other addresses elsewhere.
+std::vector<UniqueFd> listen_at(const Endpoint& endpoint) {
+  if (IpAddress::parse(endpoint.host)) return listen_on_each({endpoint.host}, endpoint.port);
+  const LocalMachine machine = LocalMachine::current();
+  std::vector<std::string> named;
+  std::vector<std::string> all;
+  for (const IpAddress& each : resolve(endpoint.host)) {
+    const bool is_use = !each.is_loopback() || endpoint.host == "localhost";
+    if (is_use && machine.has(each)) named.push_back(each.to_string());
   }
-  if (!given && !options.insecure) {
-    throw InvalidArgument(
-        "several nodes need a secret that they share: make a file with "
-        "`(umask 077; head -c 32 /dev/urandom | base64 > job.secret)`, copy it to every node and "
-        "pass --secret-file job.secret; or say --insecure on a network that you trust");
+  for (const LocalAddress& each : machine.addresses) {
+    if (each.up && !each.address.is_link_local()) all.push_back(each.address.to_string());
   }
-  return given.value_or("");
+  return listen_on_each(named.empty() ? all : named, endpoint.port);
 }
 
 // Where this node is the one that the endpoint names. A port that is taken may be that of another
 // doctor on this machine, which can be joined.
-UniqueFd listen_if_ours(const Endpoint& endpoint, const Console& console) {
+std::vector<UniqueFd> listen_if_ours(const Endpoint& endpoint, const Console& console) {
   if (!is_this_machine(endpoint.host)) return {};
   try {
-    const auto numeric = IpAddress::parse(endpoint.host);
-    return numeric ? listen_on(numeric->to_string(), endpoint.port)
-                   : listen_everywhere(endpoint.port);
+    return listen_at(endpoint);
   } catch (const SystemError& error) {
     console.note(concat("doctor: ", error.what(), "; joining whoever is there"));
     return {};
@@ -90,18 +90,19 @@ int check_alone(const DoctorOptions& options, const Environment& environment,
 SeveralNodesOptions several_options(const DoctorOptions& options, const Console& console) {
   SeveralNodesOptions several{.nodes = options.nodes,
                               .endpoints = {},
+                              .tls = options.tls,
                               .shared_folder = options.shared_folder,
                               .join_limit = options.join_limit,
                               .most_rounds = options.all_pairs ? 0 : kMostRounds};
-  several.smoke = {.enabled = options.smoke, .program = options.smoke_program};
+  several.smoke = {.enabled = options.smoke, .program = options.smoke_program, .tls = options.tls};
   several.say = [&console](const std::string& text) { console.note(concat("doctor: ", text)); };
   return several;
 }
 
-// One of several doctors, each on its node. Without a listener, not the head.
-int check_as_one_of(SeveralNodesOptions& several, UniqueFd listener, const DoctorOptions& options,
-                    const Environment& environment, const std::string& version,
-                    const Console& console, std::ostream& out) {
+// One of several doctors, each on its node. Without listeners, not the head.
+int check_as_one_of(SeveralNodesOptions& several, std::vector<UniqueFd> listeners,
+                    const DoctorOptions& options, const Environment& environment,
+                    const std::string& version, const Console& console, std::ostream& out) {
   LocalReport local = check_this_machine({.lockstep_version = version,
                                           .several_nodes = several.nodes > 1,
                                           .shared_folder = options.shared_folder},
@@ -113,8 +114,8 @@ int check_as_one_of(SeveralNodesOptions& several, UniqueFd listener, const Docto
   }
   several.smoke.python = local.python;
   several.smoke.secret = several.secret;
-  if (listener) {
-    const DoctorReport report = examine_as_head(std::move(listener), local, several);
+  if (!listeners.empty()) {
+    const DoctorReport report = examine_as_head(std::move(listeners), local, several);
     print(report, options, out);
     return report.exit_code();
   }
@@ -128,10 +129,12 @@ int check_several(const DoctorOptions& options, const Environment& environment,
   const Console console({.quiet = options.detail == ReportDetail::problems});
   SeveralNodesOptions several = several_options(options, console);
   several.endpoints = {endpoint_of(options)};
-  several.secret = secret_of(options, environment);
+  several.secret = shared_secret({.file = options.secret_file, .insecure = options.insecure},
+                                 environment, "a doctor on several nodes");
   if (!several.secret.empty()) guard_secret();
-  UniqueFd listener = listen_if_ours(several.endpoints[0], console);
-  return check_as_one_of(several, std::move(listener), options, environment, version, console, out);
+  std::vector<UniqueFd> listeners = listen_if_ours(several.endpoints[0], console);
+  return check_as_one_of(several, std::move(listeners), options, environment, version, console,
+                         out);
 }
 
 // A scheduler has started one doctor per node, and says which this is.
@@ -149,11 +152,13 @@ int check_in_place(const TaskPlace& place, const DoctorOptions& options,
         "--nnodes is auto, and nothing says where the first node is: give --rdzv-endpoint "
         "HOST:PORT, the same for all");
   }
-  several.secret = secret_of(options, environment);
+  several.secret = shared_secret({.file = options.secret_file, .insecure = options.insecure},
+                                 environment, "a doctor on several nodes");
   if (!several.secret.empty()) guard_secret();
-  UniqueFd listener;
-  if (place.node_rank == 0) listener = listen_everywhere(several.endpoints[0].port);
-  return check_as_one_of(several, std::move(listener), options, environment, version, console, out);
+  std::vector<UniqueFd> listeners;
+  if (place.node_rank == 0) listeners = listen_at(several.endpoints[0]);
+  return check_as_one_of(several, std::move(listeners), options, environment, version, console,
+                         out);
 }
 
 int check_hosts(const DoctorOptions& options, const std::vector<std::string>& arguments,
@@ -178,7 +183,7 @@ int check_hosts(const DoctorOptions& options, const std::vector<std::string>& ar
 
 int doctor_command(const std::vector<std::string>& arguments, const Environment& environment,
                    const std::string& version, std::ostream& out) {
-  const DoctorOptions options = parse_doctor_options(arguments);
+  const DoctorOptions options = parse_doctor_options(arguments, environment);
   if (options.help) {
     out << doctor_help();
     return 0;

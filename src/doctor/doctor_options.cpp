@@ -16,6 +16,7 @@ using Setter = std::function<void(DoctorOptions&, const OptionValue&)>;
 const std::map<std::string, Flag>& flags() {
   static const std::map<std::string, Flag> kFlags = {
       {"--insecure", [](DoctorOptions& options) { options.insecure = true; }},
+      {"--tls", [](DoctorOptions& options) { options.tls = true; }},
       {"--agent", [](DoctorOptions& options) { options.agent = true; }},
       {"--all-pairs", [](DoctorOptions& options) { options.all_pairs = true; }},
       {"--smoke", [](DoctorOptions& options) { options.smoke = true; }},
@@ -91,6 +92,10 @@ std::string whole_name(const std::string& name) {
 }
 
 void check(const DoctorOptions& options) {
+  if (options.tls && options.insecure) {
+    throw InvalidArgument(
+        "--tls and --insecure contradict each other: the key is made from the secret");
+  }
   if (options.seeks_hosts || options.agent) return;
   if (!options.host_words.empty()) {
     const std::string& word = options.host_words.front();
@@ -111,8 +116,12 @@ void check(const DoctorOptions& options) {
 
 }  // namespace
 
-DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments) {
+DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments,
+                                   const Environment& environment) {
   DoctorOptions options;
+  if (const auto text = environment.get("LOCKSTEP_TLS")) {
+    options.tls = parse_flag_variable({.source = "LOCKSTEP_TLS", .text = *text});
+  }
   for (std::size_t at = 0; at < arguments.size(); ++at) {
     // "--name value" and "--name=value".
     const std::size_t equals = arguments[at].find('=');
@@ -176,6 +185,7 @@ Several nodes by hand (the same command on each of them; the one that the endpoi
   --secret-file=FILE       what nodes share, as for lockstep run (or LOCKSTEP_SECRET_FILE); where
                            they are started from here, one is made
   --insecure               do without, on a network that you trust
+  --tls                    also encrypt what nodes say to each other, on all of them or on none
   --timeout=SECONDS        how long to wait for all of them (60)
   --all-pairs              measure each pair; otherwise, with more than eight nodes, eight a node
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "doctor/report.h"
+#include "lockstep/environment.h"
 
 namespace lockstep {
 
@@ -22,6 +23,7 @@ struct DoctorOptions {
   std::string endpoint;                    // --rdzv-endpoint
   std::optional<std::string> secret_file;  // --secret-file
   bool insecure = false;
+  bool tls = false;
   std::chrono::milliseconds join_limit = std::chrono::seconds(60);  // --timeout
   bool all_pairs = false;
   std::string shared_folder;  // --shared-dir
@@ -33,7 +35,9 @@ struct DoctorOptions {
 };
 
 /// Throws InvalidArgument naming the option, its value and the rule.
-DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments);
+/// LOCKSTEP_TLS counts as for lockstep run.
+DoctorOptions parse_doctor_options(const std::vector<std::string>& arguments,
+                                   const Environment& environment = Environment({}));
 
 /// The answer to --help.
 std::string doctor_help();

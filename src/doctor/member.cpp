@@ -41,6 +41,14 @@ NamesAnswer look_up(const NamesQuestion& question) {
   return answer;
 }
 
+// For a job that is to meet here in a moment.
+int free_port(const std::vector<ProbeListener>& listeners) {
+  std::vector<std::string> addresses;
+  for (const ProbeListener& each : listeners) addresses.push_back(each.address);
+  if (addresses.empty()) addresses.emplace_back("127.0.0.1");
+  return port_of(listen_on_each(addresses, 0).front());
+}
+
 std::int64_t wall_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -59,7 +67,8 @@ DoctorMember::DoctorMember(EventLoop& loop, const LocalReport& report, MemberOpt
               .traits = report.traits,
               .python = report.python,
               .gpus = report.gpus}),
-      server_(probed_addresses(report.network), {.secret = options_.secret, .id = hello_.id}),
+      server_(probed_addresses(report.network),
+              {.secret = options_.secret, .tls = options_.tls, .id = hello_.id}),
       work_(loop) {
   hello_.listeners = server_.listeners();
 }
@@ -86,14 +95,15 @@ void DoctorMember::on_message(std::string_view text) {
   } else if (const auto* names = std::get_if<NamesQuestion>(&content)) {
     answer_with(message.number, [question = *names] { return look_up(question); });
   } else if (const auto* ways = std::get_if<ProbeQuestion>(&content)) {
-    answer_with(message.number,
-                [question = *ways, secret = options_.secret] { return probe(question, secret); });
+    answer_with(message.number, [question = *ways, secret = options_.secret, tls = options_.tls] {
+      return probe(question, {.secret = secret, .tls = tls});
+    });
   } else if (const auto* mark = std::get_if<MarkQuestion>(&content)) {
     answer_with(message.number, [question = *mark, folder = options_.shared_folder] {
       return do_mark(folder, question);
     });
   } else if (std::holds_alternative<PortQuestion>(content)) {
-    answer(message.number, PortAnswer{.port = port_of(listen_everywhere(0))});
+    answer(message.number, PortAnswer{.port = free_port(hello_.listeners)});
   } else if (const auto* smoke = std::get_if<SmokeQuestion>(&content)) {
     answer_with(message.number,
                 [question = *smoke, setup = options_.smoke] { return run_smoke(question, setup); });

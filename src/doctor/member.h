@@ -14,6 +14,7 @@ namespace lockstep {
 
 struct MemberOptions {
   std::string secret;
+  bool tls = false;
   std::string shared_folder;
   SmokeSetup smoke;
 };

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "doctor/probe_server.h"
-#include "doctor/probe_session.h"
 #include "launch/link_socket.h"
 #include "lockstep/error.h"
 
@@ -89,13 +88,13 @@ struct Attempt {
   std::unique_ptr<ProbeSession> session;
 };
 
-void reach(const ProbeQuestion& question, const WayTarget& target, const std::string& secret,
+void reach(const ProbeQuestion& question, const WayTarget& target, const ProbeTrust& trust,
            const ProbeLimits& limits, Attempt& attempt) {
   try {
     UniqueFd socket = connect_within(target, limits.connect);
     const auto deadline = Clock::now() + limits.connect;
     attempt.session =
-        std::make_unique<ProbeSession>(std::move(socket), LinkRole::client, secret, deadline);
+        std::make_unique<ProbeSession>(std::move(socket), LinkRole::client, trust, deadline);
     attempt.session->send("who", deadline);
     if (attempt.session->receive(deadline) != question.id) {
       throw SystemError("another node answers there");
@@ -109,14 +108,14 @@ void reach(const ProbeQuestion& question, const WayTarget& target, const std::st
 
 }  // namespace
 
-ProbeAnswer probe(const ProbeQuestion& question, const std::string& secret,
+ProbeAnswer probe(const ProbeQuestion& question, const ProbeTrust& trust,
                   const ProbeLimits& limits) {
   std::vector<Attempt> attempts(question.targets.size());
   {
     std::vector<std::jthread> threads;
     for (std::size_t at = 0; at < attempts.size(); ++at) {
       const auto work = [&, at] {
-        reach(question, question.targets[at], secret, limits, attempts[at]);
+        reach(question, question.targets[at], trust, limits, attempts[at]);
       };
       try {
         threads.emplace_back(work);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "doctor/messages.h"
+#include "doctor/probe_session.h"
 
 namespace lockstep {
 
@@ -17,7 +18,7 @@ struct ProbeLimits {
 /// Finds out how the other node is reached at each of the targets: whether, at what latency, and
 /// where asked for, how fast. First all are reached, at the same time, then those to be measured
 /// take their turns. Blocks for some seconds at most.
-ProbeAnswer probe(const ProbeQuestion& question, const std::string& secret,
+ProbeAnswer probe(const ProbeQuestion& question, const ProbeTrust& trust,
                   const ProbeLimits& limits = {});
 
 }  // namespace lockstep

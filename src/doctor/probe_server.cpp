@@ -89,7 +89,8 @@ ProbeServer::~ProbeServer() {
 
 void ProbeServer::answer(const std::shared_ptr<Shared>& shared, UniqueFd socket) {
   try {
-    ProbeSession session(std::move(socket), LinkRole::server, shared->options.secret,
+    ProbeSession session(std::move(socket), LinkRole::server,
+                         {.secret = shared->options.secret, .tls = shared->options.tls},
                          Clock::now() + kHandshakeLimit);
     converse(session, shared->options.id);
   } catch (const Error&) {

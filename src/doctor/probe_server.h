@@ -18,7 +18,8 @@ class ProbeServer {
  public:
   struct Options {
     std::string secret;  // empty: --insecure
-    std::string id;      // this node's
+    bool tls = false;
+    std::string id;  // this node's
   };
 
   /// An address that cannot be listened at is left out.

@@ -25,11 +25,12 @@ constexpr const char* kProtocol = "lockstep-doctor-probe";
 
 }  // namespace
 
-ProbeSession::ProbeSession(UniqueFd socket, LinkRole role, const std::string& secret,
+ProbeSession::ProbeSession(UniqueFd socket, LinkRole role, const ProbeTrust& trust,
                            Clock::time_point deadline)
     : socket_(std::move(socket)),
       session_({.role = role,
-                .secret = secret,
+                .secret = trust.secret,
+                .tls = trust.tls,
                 .run_id = kProtocol,
                 .nonce = random_bytes(kLinkNonceBytes)}) {
   const int on = 1;

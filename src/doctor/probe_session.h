@@ -10,6 +10,12 @@
 
 namespace lockstep {
 
+/// What both ends must have been told alike.
+struct ProbeTrust {
+  std::string secret;  // empty: --insecure
+  bool tls = false;    // messages are encrypted; the bytes by which ways are measured mean nothing
+};
+
 /// One end of a connection between two nodes that measure the way between them: proves both ends
 /// as every link does, exchanges short messages, and lets raw bytes pass where both have agreed how
 /// many. Blocks, up to deadlines. Every function throws SystemError when the time is over or the
@@ -19,8 +25,7 @@ class ProbeSession {
   using Clock = std::chrono::steady_clock;
 
   /// Shakes hands. The socket is connected and does not block.
-  ProbeSession(UniqueFd socket, LinkRole role, const std::string& secret,
-               Clock::time_point deadline);
+  ProbeSession(UniqueFd socket, LinkRole role, const ProbeTrust& trust, Clock::time_point deadline);
 
   void send(std::string_view message, Clock::time_point deadline);
   std::string receive(Clock::time_point deadline);

@@ -35,11 +35,12 @@ std::vector<std::string> lines_in(const UniqueFd& file) {
 
 }  // namespace
 
-RemoteDoctors::RemoteDoctors(EventLoop& loop, const HeadPlan& plan, int port) : loop_(loop) {
-  const LocalMachine machine = LocalMachine::current();
-  for (const HeadNode& node : plan.nodes) {
-    auto remote = std::make_unique<Remote>(Remote{.node = node});
-    remote->node.brief.endpoints = head_endpoints(plan, node, port, machine);
+RemoteDoctors::RemoteDoctors(EventLoop& loop, const HeadPlan& plan,
+                             const std::vector<std::vector<Endpoint>>& endpoints)
+    : loop_(loop) {
+  for (std::size_t i = 0; i < plan.nodes.size(); ++i) {
+    auto remote = std::make_unique<Remote>(Remote{.node = plan.nodes[i]});
+    remote->node.brief.endpoints = endpoints[i];
     start(*remote);
     remotes_.push_back(std::move(remote));
   }

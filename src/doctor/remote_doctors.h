@@ -14,8 +14,9 @@ namespace lockstep {
 /// The doctors that are started on other machines, by ssh, srun or pbsdsh.
 class RemoteDoctors {
  public:
-  /// Starts all of them; `port` is where the desk listens here.
-  RemoteDoctors(EventLoop& loop, const HeadPlan& plan, int port);
+  /// Starts all of them; each is told where the desk is.
+  RemoteDoctors(EventLoop& loop, const HeadPlan& plan,
+                const std::vector<std::vector<Endpoint>>& endpoints);
 
   /// How many have ended before they were told to.
   std::size_t ended() const;

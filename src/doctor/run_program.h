@@ -5,16 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "core/subprocess.h"
+#include "core/captured_program.h"
 
 namespace lockstep {
 
-struct ProgramOutput {
-  bool in_time = true;  // false: it was killed
-  ExitStatus status;
-  std::string out;
-  std::string err;
-
+struct ProgramOutput : CapturedProgram {
   /// What a program says last is most often why it ended.
   std::string last_error_line() const;
 };

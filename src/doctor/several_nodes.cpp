@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <memory>
 
+#include "cluster/head_place.h"
 #include "doctor/desk.h"
 #include "doctor/examination.h"
 #include "doctor/judge_nodes.h"
 #include "doctor/remote_doctors.h"
 #include "launch/event_loop.h"
 #include "launch/link_client.h"
-#include "launch/listen.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -21,19 +21,22 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kStep{100};
 constexpr milliseconds kRetryPause{300};
 
+MemberOptions member_options(const SeveralNodesOptions& options) {
+  return {.secret = options.secret,
+          .tls = options.tls,
+          .shared_folder = options.shared_folder,
+          .smoke = options.smoke};
+}
+
 // Links of a node to the head: tries again until one is there, then is that one.
 class WayToHead {
  public:
   WayToHead(EventLoop& loop, const LocalReport& local, const SeveralNodesOptions& options)
       : loop_(loop),
         options_(options),
-        member_(loop, local,
-                {.secret = options.secret,
-                 .shared_folder = options.shared_folder,
-                 .smoke = options.smoke},
-                [this](const std::string& text) {
-                  if (client_) client_->send(text);
-                }) {}
+        member_(loop, local, member_options(options), [this](const std::string& text) {
+          if (client_) client_->send(text);
+        }) {}
 
   DoctorEnd follow() {
     const auto deadline = Clock::now() + options_.join_limit;
@@ -95,11 +98,12 @@ class WayToHead {
       closed_ = true;
       reason_ = reason;
     };
-    client_ = std::make_unique<LinkClient>(
-        loop_,
-        LinkClientOptions{
-            .server = endpoint(), .secret = options_.secret, .run_id = kDoctorProtocol},
-        std::move(callbacks));
+    client_ = std::make_unique<LinkClient>(loop_,
+                                           LinkClientOptions{.server = endpoint(),
+                                                             .secret = options_.secret,
+                                                             .tls = options_.tls,
+                                                             .run_id = kDoctorProtocol},
+                                           std::move(callbacks));
   }
 
   EventLoop& loop_;
@@ -141,14 +145,13 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
+DoctorReport examine_as_head(std::vector<UniqueFd> listeners, const LocalReport& local,
                              const SeveralNodesOptions& options) {
   EventLoop loop;
   const auto begin = Clock::now();
-  DoctorDesk desk(loop, std::move(listener), {.secret = options.secret, .say = options.say});
-  desk.seat_local(
-      local,
-      {.secret = options.secret, .shared_folder = options.shared_folder, .smoke = options.smoke});
+  DoctorDesk desk(loop, std::move(listeners),
+                  {.secret = options.secret, .tls = options.tls, .say = options.say});
+  desk.seat_local(local, member_options(options));
   desk.gather(options.nodes, options.join_limit);
   DoctorReport report = examine_and_judge(desk, options.nodes, options);
   report.seconds = seconds_since(begin);
@@ -159,10 +162,10 @@ DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
 DoctorReport examine_hosts(const HeadPlan& plan, const SeveralNodesOptions& options) {
   EventLoop loop;
   const auto begin = Clock::now();
-  UniqueFd listener = listen_everywhere(plan.listen_port);
-  const int port = port_of(listener);
-  DoctorDesk desk(loop, std::move(listener), {.secret = options.secret, .say = options.say});
-  RemoteDoctors remotes(loop, plan, port);
+  HeadPort port = open_head_port(plan);
+  DoctorDesk desk(loop, std::move(port.listeners),
+                  {.secret = options.secret, .tls = options.tls, .say = options.say});
+  RemoteDoctors remotes(loop, plan, port.endpoints);
   const std::size_t wanted = plan.nodes.size();
   desk.gather(static_cast<int>(wanted), options.join_limit,
               [&] { return desk.nodes().size() + remotes.ended() >= wanted; });

@@ -21,6 +21,7 @@ struct SeveralNodesOptions {
   std::vector<Endpoint> endpoints;  // of the head; tried in turn
 
   std::string secret;  // empty: --insecure
+  bool tls = false;    // links and probes are encrypted
   std::string shared_folder;
   std::chrono::milliseconds join_limit = std::chrono::seconds(60);
   int most_rounds = 8;
@@ -29,7 +30,7 @@ struct SeveralNodesOptions {
 };
 
 /// Looks at all nodes from the one that the others come to.
-DoctorReport examine_as_head(UniqueFd listener, const LocalReport& local,
+DoctorReport examine_as_head(std::vector<UniqueFd> listeners, const LocalReport& local,
                              const SeveralNodesOptions& options);
 
 /// Looks at all nodes from a machine that need not be one of them, and starts the doctors there.

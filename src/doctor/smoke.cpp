@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "cluster/own_place.h"
 #include "doctor/run_program.h"
 #include "launch/terminal_text.h"
 #include "lockstep/error.h"
@@ -45,14 +45,6 @@ if dist.get_rank() == 0:
     print(f'smoke: an all-reduce of 4 MiB over {world} ranks ({backend}) takes {best * 1e3:.2f} ms', flush=True)
 dist.destroy_process_group()
 )py";
-
-std::string own_path() {
-  std::string path(PATH_MAX, '\0');
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) return "lockstep";
-  path.resize(static_cast<std::size_t>(length));
-  return path;
-}
 
 // A file in a folder of its own, gone with this object.
 class ScriptFile {
@@ -102,6 +94,7 @@ std::vector<std::string> smoke_command(const SmokeQuestion& question, const Smok
                                "--rdzv-endpoint", question.endpoint, "--rdzv-id", question.run_id,
                                "--rdzv-conf", "join_timeout=30"});
     if (setup.secret.empty()) words.emplace_back("--insecure");
+    if (setup.tls) words.emplace_back("--tls");
   }
   words.push_back(setup.program.empty() ? script : setup.program);
   return words;
@@ -130,7 +123,7 @@ SmokeAnswer run_smoke(const SmokeQuestion& question, const SmokeSetup& setup) {
     if (!setup.secret.empty()) environment["LOCKSTEP_SECRET"] = setup.secret;
     if (!setup.python.empty()) environment["PYTHON_EXEC"] = setup.python;
     const ProgramOutput output =
-        run_program(smoke_command(question, setup, own_path(), script.path()),
+        run_program(smoke_command(question, setup, own_program(), script.path()),
                     std::chrono::milliseconds(question.limit_ms), environment);
     if (!output.in_time) {
       return {.code = 1, .said = concat("it did not end within ", question.limit_ms / 1000, " s")};

@@ -15,6 +15,7 @@ struct SmokeSetup {
   std::string program;   // --smoke-program; empty: a script for the Python
   std::string python;    // with torch; empty: none
   std::string secret;    // empty: --insecure
+  bool tls = false;      // --tls
 
   bool can_run() const { return !program.empty() || !python.empty(); }
 };

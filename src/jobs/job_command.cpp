@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <ostream>
 
+#include "cluster/own_place.h"
 #include "core/durable_file.h"
 #include "core/exec_process.h"
 #include "core/subprocess.h"
@@ -28,10 +29,31 @@ std::string text_of(const JobOptions& options) {
 // Nodes find this program where it is here, unless they are containers.
 void find_lockstep(JobOptions& options) {
   if (!options.lockstep.empty()) return;
-  options.lockstep = options.kind == JobKind::manifest
-                         ? "lockstep"
-                         : std::filesystem::read_symlink("/proc/self/exe").string();
+  options.lockstep = options.kind == JobKind::manifest ? "lockstep" : own_program();
 }
+
+// A file that is gone when the scheduler has its copy, or has refused it.
+class TemporaryScript {
+ public:
+  TemporaryScript(const std::string& name, const std::string& text)
+      : folder_(
+            make_unique_directory(std::filesystem::temp_directory_path().string(), "lockstep_job")),
+        path_(concat(folder_, "/", as_file_name(name))) {
+    replace_file(path_, text);
+  }
+  ~TemporaryScript() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  TemporaryScript(const TemporaryScript&) = delete;
+  TemporaryScript& operator=(const TemporaryScript&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string folder_;
+  std::string path_;
+};
 
 int submit(const std::string& tool, const std::string& script) {
   try {
@@ -68,13 +90,8 @@ int job_command(JobKind kind, const std::vector<std::string>& arguments, std::os
   if (options.print || kind == JobKind::manifest) return 0;
   const std::string tool(to_string(kind));
   if (keeps) return submit(tool, *options.script);
-  const std::string folder =
-      make_unique_directory(std::filesystem::temp_directory_path().string(), "lockstep_job");
-  const std::string script = concat(folder, "/", as_file_name(options.job_name));
-  replace_file(script, text);
-  const int code = submit(tool, script);
-  std::filesystem::remove_all(folder);
-  return code;
+  const TemporaryScript script(options.job_name, text);
+  return submit(tool, script.path());
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cluster/start_command.h"
 #include "jobs/job_script.h"
 #include "lockstep/error.h"
 
@@ -150,11 +151,14 @@ std::string kubernetes_manifest(const JobOptions& options) {
   const std::string secret = options.secret.empty() ? name + "-secret" : options.secret;
   const std::string metadata =
       options.name_space ? concat("  namespace: ", quoted(*options.name_space), "\n") : "";
+  const std::string name_space =
+      options.name_space ? concat(" --namespace ", shell_quoted(*options.name_space)) : "";
   return concat(
       "# Written by `lockstep manifest`. Needs JobSet (jobset.sigs.k8s.io), and the secret that "
       "the\n"
       "# nodes of the job share:\n#   kubectl create secret generic ",
-      secret, " --from-literal=secret=\"$(head -c 32 /dev/urandom | base64)\"\n",
+      shell_quoted(secret), name_space,
+      " --from-literal=secret=\"$(head -c 32 /dev/urandom | base64)\"\n",
       "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata:\n  name: ", quoted(name), "\n",
       metadata, "spec:\n  network:\n    enableDNSHostnames: true\n    subdomain: ", quoted(name),
       "\n    publishNotReadyAddresses: true\n", failure_policy(options),

@@ -94,6 +94,7 @@ fi
 count=$(cat "$count_file" 2>/dev/null || echo 0)
 if [ "$count" -ge "$most" ]; then
   echo "lockstep: the program has saved, but the job has come again $count times (--max-requeues)" >&2
+  rm -f "$count_file"
   exit "$code"
 fi
 echo $((count + 1)) > "$count_file"

@@ -40,6 +40,7 @@ CoordinatorShell::CoordinatorShell(EventLoop& loop, const CoordinatorOptions& op
   if (remote) {
     server_ = std::make_unique<LinkServer>(loop, std::move(remote->listener),
                                            std::move(remote->options), server_callbacks());
+    for (UniqueFd& listener : remote->more_listeners) server_->also_listen(std::move(listener));
   }
   set_timer();
 }
@@ -68,7 +69,10 @@ LinkServer::Callbacks CoordinatorShell::server_callbacks() {
     perform(coordinator_.on_closed(id, reason, monotonic_now()));
   };
   events.on_refused = [this](const std::string& address, const std::string& reason) {
-    callbacks_.say(concat("turned away ", address, ": ", reason));
+    callbacks_.say(address.empty() ? reason : concat("turned away ", address, ": ", reason));
+  };
+  events.on_left = [this](const std::string& address, const std::string& reason) {
+    callbacks_.say(concat(address, " left before the handshake was over: ", reason));
   };
   events.on_drained = [this](LinkServer::Id id) {
     const auto found = links_.find(id);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "launch/coordinator.h"
 #include "launch/event_loop.h"
@@ -43,6 +44,7 @@ class CoordinatorShell {
   struct Remote {
     UniqueFd listener;
     LinkServerOptions options;
+    std::vector<UniqueFd> more_listeners = {};
   };
 
   CoordinatorShell(EventLoop& loop, const CoordinatorOptions& options, std::optional<Remote> remote,

@@ -34,21 +34,6 @@ std::string random_id() {
   return text;
 }
 
-std::string secret_of(const RunOptions& options, const Environment& environment) {
-  const auto given = given_secret(options.secret_file, environment);
-  if (given && options.insecure) {
-    throw InvalidArgument(
-        "--insecure contradicts the secret that was given: leave one of them out");
-  }
-  if (!given && !options.insecure) {
-    throw InvalidArgument(
-        "a job on several nodes needs a secret that its nodes share: make a file with "
-        "`(umask 077; head -c 32 /dev/urandom | base64 > job.secret)`, copy it to every node and "
-        "pass --secret-file job.secret; or say --insecure on a network that you trust");
-  }
-  return given.value_or("");
-}
-
 // Where a scheduler says which machines the job has, the missing ones can be named.
 std::vector<std::string> expected_hosts(const Environment& environment, int max_nodes) {
   const auto list = environment.get("SLURM_JOB_NODELIST");
@@ -121,7 +106,8 @@ void find_through_etcd(JobPlan& plan) {
 }
 
 void place_among_nodes(JobPlan& plan) {
-  plan.secret = secret_of(plan.options, plan.environment);
+  plan.secret = shared_secret({.file = plan.options.secret_file, .insecure = plan.options.insecure},
+                              plan.environment, "a job on several nodes");
   const LocalMachine machine = LocalMachine::current();
   plan.agent.self.address = advertised_address({.max_nodes = std::max(plan.options.max_nodes, 2),
                                                 .local_addr = plan.options.local_addr,

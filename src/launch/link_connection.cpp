@@ -70,6 +70,7 @@ void LinkConnection::read() {
   for (int round = 0; round < kReadsPerRound && state_ != State::closed; ++round) {
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    left_ = got <= 0;
     if (got < 0) return fail(concat("the connection broke: ", std::strerror(errno)));
     if (got == 0) {
       return fail(session_.established() ? "the peer closed the connection"

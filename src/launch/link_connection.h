@@ -58,6 +58,8 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
   const std::string& local_address() const { return local_address_; }
   /// Whether it was closed because of bytes that its peer cannot have sent.
   bool tampered() const { return tampered_; }
+  /// Whether it was closed because the peer has closed its end, or the network has.
+  bool left() const { return left_; }
 
  private:
   enum class State { open, draining, closed };
@@ -96,6 +98,7 @@ class LinkConnection : public std::enable_shared_from_this<LinkConnection> {
   bool wants_output_ = false;
   bool silent_ = false;  // the owner wants no more events
   bool tampered_ = false;
+  bool left_ = false;
   EventLoop::Clock::time_point last_progress_;
   EventLoop::TimerId deadline_{};  // of the handshake, then of draining
   std::optional<EventLoop::TimerId> stall_timer_;

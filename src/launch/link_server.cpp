@@ -27,33 +27,36 @@ bool is_out_of_resources(int error) {
 
 LinkServer::LinkServer(EventLoop& loop, UniqueFd listener, LinkServerOptions options,
                        Callbacks callbacks)
-    : loop_(loop),
-      listener_(std::move(listener)),
-      options_(std::move(options)),
-      callbacks_(std::move(callbacks)) {
+    : loop_(loop), options_(std::move(options)), callbacks_(std::move(callbacks)) {
   // What a session of this server would throw is thrown here, where someone can do something.
   LinkSession({.role = LinkRole::server,
                .secret = options_.secret,
                .tls = options_.tls,
                .run_id = options_.run_id,
                .nonce = random_bytes(kLinkNonceBytes)});
-  loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_connection(); });
+  also_listen(std::move(listener));
+}
+
+void LinkServer::also_listen(UniqueFd listener) {
+  const int fd = listener.get();
+  listeners_.push_back(std::move(listener));
+  loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { on_connection(fd); });
 }
 
 LinkServer::~LinkServer() {
   loop_.cancel(resume_);
-  loop_.unwatch(listener_.get());
+  for (const UniqueFd& listener : listeners_) loop_.unwatch(listener.get());
   for (const auto& [id, connection] : strangers_) connection->abandon();
   for (const auto& [id, connection] : peers_) connection->abandon();
 }
 
 int LinkServer::port() const {
-  return port_of(listener_);
+  return port_of(listeners_.front());
 }
 
-void LinkServer::on_connection() {
+void LinkServer::on_connection(int listener) {
   for (int round = 0; round < kAcceptsPerRound; ++round) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       adopt(std::move(socket));
     } else if (is_out_of_resources(errno)) {
@@ -88,9 +91,13 @@ void LinkServer::adopt(UniqueFd socket) {
 
 void LinkServer::pause_accepting(int error) {
   // The connection stays in the kernel's queue, so that the loop would spin on it.
-  report("", concat("no more connections can be accepted: ", std::strerror(error)));
-  loop_.change(listener_.get(), 0);
-  resume_ = loop_.after(kAcceptPause, [this] { loop_.change(listener_.get(), EPOLLIN); });
+  report(refused_, callbacks_.on_refused, "",
+         concat("no more connections can be accepted: ", std::strerror(error)));
+  for (const UniqueFd& listener : listeners_) loop_.change(listener.get(), 0);
+  loop_.cancel(resume_);
+  resume_ = loop_.after(kAcceptPause, [this] {
+    for (const UniqueFd& listener : listeners_) loop_.change(listener.get(), EPOLLIN);
+  });
 }
 
 void LinkServer::on_opened(Id id) {
@@ -102,9 +109,11 @@ void LinkServer::on_opened(Id id) {
 
 void LinkServer::on_closed(Id id, const std::string& reason) {
   if (const auto found = strangers_.find(id); found != strangers_.end()) {
-    const std::string address = found->second->peer_address();
+    const auto connection = found->second;
     remove_stranger(id);
-    report(address, reason);
+    const bool left = connection->left();
+    report(left ? left_ : refused_, left ? callbacks_.on_left : callbacks_.on_refused,
+           connection->peer_address(), reason);
   } else if (const auto peer = peers_.find(id); peer != peers_.end()) {
     const auto connection = peer->second;
     peers_.erase(peer);
@@ -117,14 +126,13 @@ void LinkServer::on_closed(Id id, const std::string& reason) {
   }
 }
 
-void LinkServer::report(const std::string& address, const std::string& reason) {
-  if (reported_.size() > kMaxReportedAddresses || !reported_.insert(address).second) return;
-  if (reported_.size() <= kMaxReportedAddresses) {
-    callbacks_.on_refused(address, reason);
-  } else {
-    callbacks_.on_refused(address, concat(reason, "; as ", kMaxReportedAddresses,
-                                          " addresses before; further ones are not named"));
-  }
+void LinkServer::report(std::set<std::string>& reported, const Report& tell,
+                        const std::string& address, const std::string& reason) {
+  if (!tell || reported.size() > kMaxReportedAddresses || !reported.insert(address).second) return;
+  const bool last = reported.size() > kMaxReportedAddresses;
+  tell(address, last ? concat(reason, "; as ", kMaxReportedAddresses,
+                              " addresses before; further ones are not named")
+                     : reason);
 }
 
 void LinkServer::remove_stranger(Id id) {
@@ -144,8 +152,9 @@ void LinkServer::evict_stranger() {
   const auto connection = oldest->second;
   remove_stranger(oldest->first);
   connection->abandon();
-  report(connection->peer_address(), concat("it proved nothing, and ", options_.max_strangers,
-                                            " connections that had proven nothing were open"));
+  report(refused_, callbacks_.on_refused, connection->peer_address(),
+         concat("it proved nothing, and ", options_.max_strangers,
+                " connections that had proven nothing were open"));
 }
 
 void LinkServer::send(Id id, std::string_view message) {

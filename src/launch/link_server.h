@@ -42,8 +42,12 @@ class LinkServer {
     /// After on_open and once; not for connections that close() ended.
     std::function<void(Id, const std::string& reason)> on_close;
     /// Someone was turned away before on_open, or changes what a peer sends. For the log: once
-    /// for each address, and once for all those after the first kMaxReportedAddresses.
+    /// for each address, and once for all those after the first kMaxReportedAddresses. Without an
+    /// address, nobody can come in for now.
     std::function<void(const std::string& peer_address, const std::string& reason)> on_refused;
+    /// Someone went away before on_open, of its own accord or because it ended. Likewise; may be
+    /// unset.
+    std::function<void(const std::string& peer_address, const std::string& reason)> on_left = {};
     /// What was queued for a peer and could not be sent at once has gone. May be unset.
     std::function<void(Id)> on_drained = {};
   };
@@ -54,6 +58,9 @@ class LinkServer {
   ~LinkServer();
   LinkServer(const LinkServer&) = delete;
   LinkServer& operator=(const LinkServer&) = delete;
+
+  /// Accepts at another socket, too.
+  void also_listen(UniqueFd listener);
 
   int port() const;
 
@@ -72,17 +79,19 @@ class LinkServer {
   std::size_t queued_bytes(Id id) const;
 
  private:
-  void on_connection();
+  void on_connection(int listener);
   void adopt(UniqueFd socket);
   void pause_accepting(int error);
   void on_opened(Id id);
   void on_closed(Id id, const std::string& reason);
-  void report(const std::string& address, const std::string& reason);
+  using Report = std::function<void(const std::string&, const std::string&)>;
+  void report(std::set<std::string>& reported, const Report& tell, const std::string& address,
+              const std::string& reason);
   void remove_stranger(Id id);
   void evict_stranger();
 
   EventLoop& loop_;
-  UniqueFd listener_;
+  std::vector<UniqueFd> listeners_;
   LinkServerOptions options_;
   Callbacks callbacks_;
   Id last_id_ = 0;
@@ -90,7 +99,8 @@ class LinkServer {
   std::map<std::string, std::size_t> strangers_by_address_;  // how many
   std::map<Id, std::shared_ptr<LinkConnection>> peers_;
   std::vector<std::weak_ptr<LinkConnection>> closing_;
-  std::set<std::string> reported_;  // addresses that were turned away
+  std::set<std::string> refused_;   // addresses that were turned away
+  std::set<std::string> left_;      // addresses that went away
   std::set<std::string> tampered_;  // addresses whose bytes someone changes
   EventLoop::TimerId resume_{};
 };

@@ -45,13 +45,12 @@ AddressInfo socket_address(const std::string& text, int port) {
   throw SystemError(concat("cannot listen at ", address, " port ", port, ": ", reason));
 }
 
-}  // namespace
-
-UniqueFd listen_on(const std::string& numeric_address, int port) {
+// None, and errno, if it cannot be listened at.
+UniqueFd open_listener(const std::string& numeric_address, int port) {
   const AddressInfo address = socket_address(numeric_address, port);
   UniqueFd socket(
       ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!socket) throw_cannot_listen(numeric_address, port, errno);
+  if (!socket) return {};
   const int on = 1, off = 0;
   // Otherwise the port of a job that has just ended stays taken for a minute.
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -60,9 +59,45 @@ UniqueFd listen_on(const std::string& numeric_address, int port) {
   }
   if (::bind(socket.get(), address->ai_addr, address->ai_addrlen) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
-    throw_cannot_listen(numeric_address, port, errno);
+    const int error = errno;
+    socket.reset();
+    errno = error;
   }
   return socket;
+}
+
+}  // namespace
+
+UniqueFd listen_on(const std::string& numeric_address, int port) {
+  UniqueFd socket = open_listener(numeric_address, port);
+  if (!socket) throw_cannot_listen(numeric_address, port, errno);
+  return socket;
+}
+
+std::vector<UniqueFd> listen_on_each(const std::vector<std::string>& numeric_addresses, int port) {
+  constexpr int kTries = 50;
+  for (int tries = 1;; ++tries) {
+    std::vector<UniqueFd> sockets;
+    int common = port;
+    std::string failed;
+    int error = 0;
+    for (const std::string& address : numeric_addresses) {
+      UniqueFd socket = open_listener(address, common);
+      if (socket) {
+        common = port_of(socket);
+        sockets.push_back(std::move(socket));
+      } else if (errno != EADDRNOTAVAIL || failed.empty()) {
+        error = errno;
+        failed = address;
+      }
+    }
+    // Somebody else has the port that was free at the address before: another may be free at all.
+    if (error == EADDRINUSE && port == 0 && tries < kTries) continue;
+    if (error != 0 && (sockets.empty() || error != EADDRNOTAVAIL)) {
+      throw_cannot_listen(failed, common, error);
+    }
+    return sockets;
+  }
 }
 
 UniqueFd listen_everywhere(int port) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/unique_fd.h"
 
@@ -16,6 +17,10 @@ UniqueFd listen_on(const std::string& numeric_address, int port);
 
 /// The same at all addresses of this machine, of both families where it has IPv6.
 UniqueFd listen_everywhere(int port);
+
+/// The same at each of several addresses, all with one port. One that this machine does not have
+/// (any more) is left out as long as another remains.
+std::vector<UniqueFd> listen_on_each(const std::vector<std::string>& numeric_addresses, int port);
 
 /// The port that a socket is bound to.
 int port_of(const UniqueFd& socket);

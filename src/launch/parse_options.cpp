@@ -129,15 +129,19 @@ bool nowhere_to_meet(const RunOptions& options) {
          !options.master_port && options.max_nodes == 1;
 }
 
+void check_tls(const RunOptions& options) {
+  if (options.tls && options.insecure) {
+    throw InvalidArgument(
+        "--tls and --insecure contradict each other: the key is made from the job's secret");
+  }
+}
+
 void settle_meeting(PendingOptions& pending) {
   RunOptions& options = pending.options;
   if (options.secret_file && options.insecure) {
     throw InvalidArgument("--secret-file and --insecure contradict each other; give one");
   }
-  if (options.tls && options.insecure) {
-    throw InvalidArgument(
-        "--tls and --insecure contradict each other: the key is made from the job's secret");
-  }
+  check_tls(options);
   if (options.standalone || nowhere_to_meet(options)) {
     meet_nobody(options);
   } else {
@@ -240,6 +244,7 @@ RunOptions parse(const std::vector<std::string>& arguments, const Environment& e
 }  // namespace
 
 void place_node(RunOptions& options, const NodePlacement& placement) {
+  check_tls(options);
   options.min_nodes = placement.min_nodes;
   options.max_nodes = placement.max_nodes;
   if (placement.workers) options.nproc_per_node = *placement.workers;

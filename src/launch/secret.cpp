@@ -48,6 +48,18 @@ void check_file(int fd, const std::string& path) {
   }
 }
 
+// Empty with --insecure; std::nullopt where nothing was said.
+std::optional<std::string> secret_unless_insecure(const SecretOptions& options,
+                                                  const Environment& environment) {
+  auto given = given_secret(options.file, environment);
+  if (given && options.insecure) {
+    throw InvalidArgument(
+        "--insecure contradicts the secret that was given: leave one of them out");
+  }
+  if (options.insecure) return "";
+  return given;
+}
+
 }  // namespace
 
 std::string make_secret() {
@@ -91,6 +103,22 @@ std::optional<std::string> given_secret(const std::optional<std::string>& secret
     return secret;
   }
   return std::nullopt;
+}
+
+std::string shared_secret(const SecretOptions& options, const Environment& environment,
+                          const std::string& who) {
+  auto given = secret_unless_insecure(options, environment);
+  if (given) return *std::move(given);
+  throw InvalidArgument(
+      concat(who,
+             " needs a secret that the nodes share: make a file with "
+             "`(umask 077; head -c 32 /dev/urandom | base64 > job.secret)`, copy it to every node "
+             "and pass --secret-file job.secret; or say --insecure on a network that you trust"));
+}
+
+std::string given_or_new_secret(const SecretOptions& options, const Environment& environment) {
+  auto given = secret_unless_insecure(options, environment);
+  return given ? *std::move(given) : make_secret();
 }
 
 void guard_secret() {

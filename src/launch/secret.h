@@ -23,6 +23,20 @@ std::string read_secret_file(const std::string& path);
 std::optional<std::string> given_secret(const std::optional<std::string>& secret_file,
                                         const Environment& environment);
 
+/// How the user said that nodes trust each other.
+struct SecretOptions {
+  std::optional<std::string> file;  // --secret-file
+  bool insecure = false;            // --insecure
+};
+
+/// The secret that nodes share which were started each by itself; empty with --insecure. `who`
+/// needs it: "a job on several nodes". Throws InvalidArgument, with the cure, if there is none.
+std::string shared_secret(const SecretOptions& options, const Environment& environment,
+                          const std::string& who);
+
+/// The same where this process hands it to the others: a new one if none was given.
+std::string given_or_new_secret(const SecretOptions& options, const Environment& environment);
+
 /// Whatever holds a secret in this process stays out of core dumps, and out of the reach of other
 /// processes of the same user (ptrace, /proc/PID/mem), the workers among them. Children are as they
 /// would be anyway once they have called exec: core dumps of workers stay possible.

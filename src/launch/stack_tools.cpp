@@ -1,6 +1,5 @@
 #include "launch/stack_tools.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
@@ -8,14 +7,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/subprocess.h"
-#include "core/unique_fd.h"
+#include "core/captured_program.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr auto kTimeToLetGo = milliseconds(500);
@@ -38,60 +35,18 @@ std::optional<std::string> find_on(const std::string& path, const std::string& n
   return std::nullopt;
 }
 
-// Memory that a program can be given as a file to write to.
-class OutputFile {
- public:
-  OutputFile() : fd_(::memfd_create("lockstep stack", MFD_CLOEXEC)) {
-    if (!fd_) {
-      throw_errno("cannot make memory for a tool's output");
-    }
+CapturedProgram run_tool(const std::vector<std::string>& command, milliseconds time_limit) {
+  try {
+    return run_captured({.argv = command,
+                         .limit = time_limit,
+                         .set_environment = {{"LC_ALL", "C"}},
+                         // Debuggers have a Python inside, and may look for symbols on the network.
+                         .unset_environment = {"PYTHONPATH", "PYTHONHOME", "DEBUGINFOD_URLS"},
+                         .grace = kTimeToLetGo,
+                         .most_bytes = kMostOutput});
+  } catch (const SystemError& error) {
+    return {.in_time = true, .status = {.exit_code = 127}, .out = "", .err = error.what()};
   }
-
-  std::string path() const { return concat("/proc/self/fd/", fd_.get()); }
-
-  std::string text() const {
-    struct stat info = {};
-    ::fstat(fd_.get(), &info);
-    std::string text(std::min(static_cast<std::size_t>(info.st_size), kMostOutput), '\0');
-    const ssize_t count = ::pread(fd_.get(), text.data(), text.size(), 0);
-    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
-    return text;
-  }
-
- private:
-  UniqueFd fd_;
-};
-
-struct Answer {
-  bool in_time = false;
-  std::string output;
-  std::string errors;
-};
-
-Answer run_tool(std::vector<std::string> command, milliseconds time_limit) {
-  // A debugger that finds a terminal takes it over; there is no other way to give it no input.
-  std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$@\" </dev/null", "sh"};
-  argv.insert(argv.end(), command.begin(), command.end());
-  const OutputFile output;
-  const OutputFile errors;
-  Subprocess tool({.argv = argv,
-                   .set_environment = {{"LC_ALL", "C"}},
-                   // Debuggers have a Python inside, and may look for symbols on the network.
-                   .unset_environment = {"PYTHONPATH", "PYTHONHOME", "DEBUGINFOD_URLS"},
-                   .stdout_path = output.path(),
-                   .stderr_path = errors.path()});
-  Answer answer;
-  answer.in_time = tool.wait_for(time_limit).has_value();
-  if (!answer.in_time) {
-    tool.signal(SIGTERM);
-    if (!tool.wait_for(kTimeToLetGo)) {
-      tool.signal(SIGKILL);
-      tool.wait();
-    }
-  }
-  answer.output = output.text();
-  answer.errors = errors.text();
-  return answer;
 }
 
 std::vector<std::string> gdb_command(const std::string& gdb, pid_t pid) {
@@ -163,8 +118,8 @@ struct Tool {
 
 std::vector<ThreadStack> ask(const Tool& tool, const ProcessState& process, milliseconds time_limit,
                              std::vector<std::string>& notes) {
-  const Answer answer = run_tool(tool.command, time_limit);
-  std::vector<ThreadStack> stacks = tool.parse(answer.output);
+  const CapturedProgram answer = run_tool(tool.command, time_limit);
+  std::vector<ThreadStack> stacks = tool.parse(answer.out);
   if (!answer.in_time) {
     if (!process.is_stopped()) {
       ::kill(process.pid, SIGCONT);
@@ -172,7 +127,7 @@ std::vector<ThreadStack> ask(const Tool& tool, const ProcessState& process, mill
     notes.push_back(concat(tool.name, " gave no answer within ", time_limit.count(), " ms"));
   } else if (stacks.empty()) {
     // gdb says why on standard error, py-spy partly on standard output.
-    const std::string said = answer.errors.empty() ? answer.output : answer.errors;
+    const std::string said = answer.err.empty() ? answer.out : answer.err;
     notes.push_back(concat(tool.name, " failed: ", complaint_in(said)));
     if (speaks_of_permission(said)) {
       notes.push_back(permission_hint(process));

@@ -1,7 +1,5 @@
 #include "cluster/head_plan.h"
 
-#include <algorithm>
-
 #include <gtest/gtest.h>
 
 #include "launch/run_command.h"
@@ -13,7 +11,6 @@ using lockstep::HeadPlan;
 using lockstep::Host;
 using lockstep::InvalidArgument;
 using lockstep::LaunchCommand;
-using lockstep::LocalMachine;
 using lockstep::Scheduler;
 using lockstep::StarterKind;
 using Words = std::vector<std::string>;
@@ -130,29 +127,9 @@ TEST(HeadPlan, a_number_of_nodes_must_be_that_of_the_machines) {
   EXPECT_THROW(with("1"), InvalidArgument);
 }
 
-TEST(HeadPlan, agents_are_told_every_address_that_may_reach_the_head) {
-  const LocalMachine machine{.name = "login1",
-                             .addresses = {{*lockstep::IpAddress::parse("127.0.0.1"), "lo"},
-                                           {*lockstep::IpAddress::parse("10.1.0.7"), "eth0"},
-                                           {*lockstep::IpAddress::parse("fe80::7"), "eth0"},
-                                           {*lockstep::IpAddress::parse("10.9.0.7"), "eth1", false},
-                                           {*lockstep::IpAddress::parse("fd00::7"), "eth0"}}};
-  HeadPlan found = plan({"--starter=local"});
-  EXPECT_EQ(head_endpoints(found, found.nodes[0], 4711, machine).front().host, "127.0.0.1");
-  found = plan({"--starter=srun", "--rdzv-endpoint=head.site:4711"});
-  Words hosts;
-  for (const auto& endpoint : head_endpoints(found, found.nodes[0], 4711, machine)) {
-    EXPECT_EQ(endpoint.port, 4711);
-    hosts.push_back(endpoint.host);
-  }
-  EXPECT_EQ(hosts.front(), "head.site");
-  EXPECT_EQ(hosts.back(), "login1");
-  for (const char* here : {"10.1.0.7", "fd00::7"}) {
-    EXPECT_NE(std::ranges::find(hosts, here), hosts.end()) << here;
-  }
-  for (const char* useless : {"127.0.0.1", "fe80::7", "10.9.0.7"}) {
-    EXPECT_EQ(std::ranges::find(hosts, useless), hosts.end()) << useless;
-  }
+TEST(HeadPlan, tls_needs_a_secret) {
+  EXPECT_TRUE(plan({"--tls"}).options.tls);
+  EXPECT_THROW(plan({"--tls", "--insecure"}), InvalidArgument);
 }
 
 TEST(HeadPlan, a_dry_run_shows_machines_and_commands_but_no_secret) {

@@ -46,6 +46,15 @@ TEST(StartFailure, a_launcher_speaks_for_itself) {
             "node n2 could not be started: no program 'train.py'");
 }
 
+TEST(StartFailure, what_a_launcher_said_before_is_not_why_it_ended) {
+  EXPECT_EQ(explain(1, {"lockstep (n2): OMP_NUM_THREADS is not set", "lockstep (n2): refused"}),
+            "node n2 could not be started: refused");
+  const std::string killed =
+      explain_start_failure(StarterKind::local, "n2", "/opt/lockstep", ExitStatus{.signal = 9},
+                            {"lockstep (n2): OMP_NUM_THREADS is not set"});
+  expect_words(killed, {"node n2", "its launcher ended before the job began", "SIGKILL"});
+}
+
 TEST(StartFailure, without_a_word_the_exit_code_remains) {
   expect_words(explain(3, {}, StarterKind::srun), {"node n2", "srun: exit code 3"});
 }

@@ -26,6 +26,18 @@ TEST(DoctorOptions, several_nodes_need_a_place_to_meet) {
   EXPECT_THROW(parse_doctor_options({"--rdzv-endpoint", "n1"}), InvalidArgument);
 }
 
+TEST(DoctorOptions, links_are_encrypted_where_those_of_jobs_are) {
+  EXPECT_FALSE(parse_doctor_options({}).tls);
+  EXPECT_TRUE(parse_doctor_options({"--tls"}).tls);
+  const auto by_variable = [](const std::string& value) {
+    return parse_doctor_options({}, Environment(Environment::Variables{{"LOCKSTEP_TLS", value}}))
+        .tls;
+  };
+  EXPECT_TRUE(by_variable("1"));
+  EXPECT_FALSE(by_variable("0"));
+  EXPECT_THROW(parse_doctor_options({"--tls", "--insecure"}), InvalidArgument);
+}
+
 TEST(DoctorOptions, a_program_for_the_small_job_asks_for_it) {
   EXPECT_FALSE(parse_doctor_options({}).smoke);
   EXPECT_TRUE(parse_doctor_options({"--smoke"}).smoke);

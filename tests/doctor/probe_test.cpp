@@ -23,7 +23,7 @@ class Probe : public ::testing::Test {
   ProbeAnswer::Way ask(int port, const std::string& id, const std::string& secret, bool measure) {
     const ProbeQuestion question{
         .id = id, .targets = {{.address = "127.0.0.1", .port = port, .measure = measure}}};
-    const ProbeAnswer answer = probe(question, secret,
+    const ProbeAnswer answer = probe(question, {.secret = secret, .tls = tls_},
                                      {.connect = std::chrono::seconds(20),
                                       .stall = std::chrono::seconds(20),
                                       .measure = std::chrono::milliseconds(5),
@@ -43,6 +43,7 @@ class Probe : public ::testing::Test {
     return socket;
   }
 
+  bool tls_ = false;
   ProbeServer server_{{{.address = IpAddress::parse("127.0.0.1").value(), .prefix_bits = 8}},
                       {.secret = kSecret, .id = "node1"}};
 };
@@ -56,6 +57,16 @@ TEST_F(Probe, a_way_is_measured) {
   EXPECT_FALSE(way.stalled);
   EXPECT_GT(way.bytes_per_second.value_or(0), 0);
   EXPECT_FALSE(ask("node1", kSecret, /*measure=*/false).bytes_per_second.has_value());
+}
+
+TEST_F(Probe, a_way_is_measured_by_encrypted_words) {
+  const ProbeServer server({{.address = IpAddress::parse("127.0.0.1").value(), .prefix_bits = 8}},
+                           {.secret = kSecret, .tls = true, .id = "node2"});
+  tls_ = true;
+  const auto way = ask(server.listeners().at(0).port, "node2", kSecret, /*measure=*/true);
+  EXPECT_EQ(way.problem, "");
+  EXPECT_GT(way.bytes_per_second.value_or(0), 0);
+  EXPECT_NE(ask("node1", kSecret).problem, "") << "the other end does not encrypt";
 }
 
 TEST_F(Probe, who_answers_must_be_the_right_node) {
@@ -75,7 +86,7 @@ TEST_F(Probe, nobody_there_is_said) {
     port = port_of(listener);
   }
   EXPECT_EQ(ask(port, "node1", kSecret, false).problem, "Connection refused");
-  EXPECT_NE(probe({.id = "x", .targets = {{.address = "nowhere", .port = 1}}}, "").ways[0].problem,
+  EXPECT_NE(probe({.id = "x", .targets = {{.address = "nowhere", .port = 1}}}, {}).ways[0].problem,
             "");
 }
 

@@ -27,6 +27,8 @@ TEST(Smoke, several_nodes_meet_and_the_secret_is_not_in_the_command_line) {
   EXPECT_FALSE(has(words, "sesame") || has(words, "--insecure"));
   EXPECT_EQ(words.back(), "./mine");
   EXPECT_TRUE(has(smoke_command(question, {}, "lockstep", "smoke.py"), "--insecure"));
+  const SmokeSetup encrypted{.secret = "sesame", .tls = true};
+  EXPECT_TRUE(has(smoke_command(question, encrypted, "lockstep", "smoke.py"), "--tls"));
 }
 
 TEST(Smoke, a_node_that_was_not_told_so_starts_nothing) {

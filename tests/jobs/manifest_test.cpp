@@ -40,6 +40,14 @@ TEST(Manifest, the_secret_is_not_in_it) {
   EXPECT_TRUE(has(text, "name: \"train-gpt-secret\"")) << text;
 }
 
+TEST(Manifest, the_command_for_the_secret_puts_it_where_the_job_is) {
+  JobOptions options = some_job();
+  EXPECT_TRUE(has(kubernetes_manifest(options), "generic train-gpt-secret --from-literal"));
+  options.name_space = "research";
+  const std::string text = kubernetes_manifest(options);
+  EXPECT_TRUE(has(text, "generic train-gpt-secret --namespace research --from-literal")) << text;
+}
+
 TEST(Manifest, a_name_that_is_none_in_kubernetes_is_refused) {
   JobOptions options = some_job();
   options.job_name = "---";

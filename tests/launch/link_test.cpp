@@ -54,6 +54,10 @@ struct Server {
                 .on_refused =
                     [this](const std::string& address, const std::string& reason) {
                       refused.push_back(address + ": " + reason);
+                    },
+                .on_left =
+                    [this](const std::string& address, const std::string& reason) {
+                      left.push_back(address + ": " + reason);
                     }}) {}
 
   std::vector<LinkServer::Id> opened;
@@ -61,6 +65,7 @@ struct Server {
   std::map<LinkServer::Id, std::vector<std::string>> messages;
   std::map<LinkServer::Id, std::string> closed;
   std::vector<std::string> refused;
+  std::vector<std::string> left;
   LinkServer server;
 };
 
@@ -187,6 +192,29 @@ TEST(Link, a_refusal_arrives_although_the_client_had_sent_more_than_was_read) {
   while ((got = ::recv(stranger.get(), buffer, sizeof(buffer), 0)) > 0) answer.append(buffer, got);
   EXPECT_EQ(got, 0) << "the connection was reset";
   EXPECT_TRUE(contains(answer, "does not speak lockstep's protocol"));
+}
+
+TEST(Link, who_leaves_in_the_handshake_was_not_turned_away) {
+  EventLoop loop;
+  Server server(loop);
+  plain_connection(server.server.port()).reset();
+  ASSERT_TRUE(eventually(loop, [&] { return !server.left.empty(); }));
+  EXPECT_TRUE(contains(server.left[0], "127.0.0.1: the peer closed the connection"));
+  EXPECT_TRUE(server.refused.empty());
+  plain_connection(server.server.port()).reset();
+  Client wrong(loop, towards("127.0.0.1", server.server.port(), "another secret!!"));
+  ASSERT_TRUE(eventually(loop, [&] { return !server.refused.empty(); }));
+  EXPECT_TRUE(contains(server.refused[0], "the secret differs")) << "it must still be named";
+  EXPECT_EQ(server.left.size(), 1u);
+}
+
+TEST(Link, a_server_may_listen_at_several_addresses) {
+  EventLoop loop;
+  Server server(loop);
+  server.server.also_listen(lockstep::listen_on("127.0.0.2", server.server.port()));
+  Client first(loop, towards("127.0.0.1", server.server.port()));
+  Client second(loop, towards("127.0.0.2", server.server.port()));
+  EXPECT_TRUE(eventually(loop, [&] { return first.opened && second.opened; }));
 }
 
 TEST(Link, who_stays_silent_is_dropped_after_the_handshake_timeout) {

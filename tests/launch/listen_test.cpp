@@ -9,6 +9,7 @@
 
 using lockstep::InvalidArgument;
 using lockstep::listen_on;
+using lockstep::listen_on_each;
 using lockstep::port_of;
 using lockstep::SystemError;
 using lockstep::UniqueFd;
@@ -48,6 +49,15 @@ TEST(Listen, both_families_are_known) {
   } catch (const SystemError&) {
     GTEST_SKIP() << "no IPv6 here";
   }
+}
+
+TEST(Listen, several_addresses_have_one_port_and_others_none) {
+  const auto sockets = listen_on_each({"127.0.0.1", "127.0.0.2", "192.0.2.7"}, 0);
+  ASSERT_EQ(sockets.size(), 2u) << "the last one is not this machine's";
+  EXPECT_EQ(port_of(sockets[0]), port_of(sockets[1]));
+  EXPECT_EQ(port_of(listen_on("127.0.0.3", port_of(sockets[0]))), port_of(sockets[0]));
+  EXPECT_THROW(listen_on_each({"127.0.0.3", "127.0.0.2"}, port_of(sockets[0])), SystemError);
+  EXPECT_THROW(listen_on_each({"192.0.2.7"}, 0), SystemError);
 }
 
 TEST(Listen, names_and_impossible_ports_are_refused) {

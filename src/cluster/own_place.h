@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/environment.h"
+
+namespace lockstep {
+
+/// The path of the program that this process runs. Throws SystemError.
+std::string own_program();
+
+/// The working directory as the shell calls it, where that is right: other machines may have that
+/// place, and not the one behind it on this machine.
+std::string working_directory(const Environment& environment);
+
+}  // namespace lockstep
