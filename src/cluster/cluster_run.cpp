@@ -8,7 +8,6 @@
 #include "cluster/head.h"
 #include "cluster/own_place.h"
 #include "cluster/prologue.h"
-#include "cluster/slurm_address.h"
 #include "launch/addresses.h"
 #include "launch/final_report.h"
 #include "launch/ip_address.h"
@@ -61,27 +60,10 @@ int run_head(const HeadPlan& plan) {
   return finish.code;
 }
 
-// What is about starting launchers means nothing where they run already.
-void check_nothing_is_to_be_started(RunOptions& options) {
-  for (const std::string name : {"include", "exclude"}) {
-    if (options.given.contains(name)) {
-      throw InvalidArgument(concat("--", name,
-                                   " chooses machines to start launchers on, but one per ",
-                                   "node is already running; choose them where those are started"));
-    }
-  }
-  for (const std::string name : {"starter", "ssh-options", "export", "remote-lockstep"}) {
-    if (options.given.contains(name)) {
-      options.notices.push_back(
-          concat("--", name, " has no effect: one launcher per node is already running"));
-    }
-  }
-}
-
 // One launcher per node is running already, and this is one of them.
 int run_in_place(LaunchCommand command, RunOptions options, const Environment& environment,
                  const Allocation& allocation) {
-  check_nothing_is_to_be_started(options);
+  for (const std::string& notice : notices_in_place(options)) options.notices.push_back(notice);
   const TaskPlace& place = *allocation.place;
   NodePlacement placement{.min_nodes = place.nodes,
                           .max_nodes = place.nodes,
@@ -95,14 +77,8 @@ int run_in_place(LaunchCommand command, RunOptions options, const Environment& e
     // They meet there, whoever hosts.
   } else if (!options.rdzv_endpoint.empty()) {
     placement.endpoint = parse_endpoint(options.rdzv_endpoint, 29400);
-  } else if (place.endpoint) {
-    placement.endpoint = *place.endpoint;
-    // Slurm knows its nodes also where no name service does.
-    if (allocation.scheduler == Scheduler::slurm && place.nodes > 1 &&
-        resolve(placement.endpoint.host).empty()) {
-      const auto address = slurm_address_of(placement.endpoint.host);
-      if (address) placement.endpoint.host = *address;
-    }
+  } else if (const auto endpoint = meeting_endpoint(allocation)) {
+    placement.endpoint = *endpoint;
   } else if (place.nodes > 1) {
     throw InvalidArgument(concat("--nnodes is auto, and ", to_string(allocation.scheduler), " (",
                                  allocation.evidence,

@@ -1,5 +1,7 @@
 #include "cluster/find_hosts.h"
 
+#include "cluster/slurm_address.h"
+#include "launch/ip_address.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -55,6 +57,34 @@ FoundHosts find_hosts(const RunOptions& options, const Environment& environment)
       chosen_hosts(named_hosts(options, found.allocation), options.include, options.exclude);
   if (found.allocation) take_task_indices(found.hosts, *found.allocation);
   return found;
+}
+
+std::optional<Endpoint> meeting_endpoint(const Allocation& allocation) {
+  if (!allocation.place || !allocation.place->endpoint) return std::nullopt;
+  Endpoint endpoint = *allocation.place->endpoint;
+  if (allocation.scheduler == Scheduler::slurm && allocation.place->nodes > 1 &&
+      resolve(endpoint.host).empty()) {
+    if (const auto address = slurm_address_of(endpoint.host)) endpoint.host = *address;
+  }
+  return endpoint;
+}
+
+std::vector<std::string> notices_in_place(const RunOptions& options) {
+  for (const std::string name : {"include", "exclude"}) {
+    if (options.given.contains(name)) {
+      throw InvalidArgument(concat("--", name,
+                                   " chooses machines to start launchers on, but one per ",
+                                   "node is already running; choose them where those are started"));
+    }
+  }
+  std::vector<std::string> notices;
+  for (const std::string name : {"starter", "ssh-options", "export", "remote-lockstep"}) {
+    if (options.given.contains(name)) {
+      notices.push_back(
+          concat("--", name, " has no effect: one launcher per node is already running"));
+    }
+  }
+  return notices;
 }
 
 }  // namespace lockstep

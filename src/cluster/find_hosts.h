@@ -27,4 +27,13 @@ struct FoundHosts {
 /// nothing says which they are.
 FoundHosts find_hosts(const RunOptions& options, const Environment& environment);
 
+/// Where the launchers of an allocation meet that each have their place; std::nullopt: nothing says
+/// it. A node of Slurm that no name service knows is found by Slurm's own address for it. May wait
+/// for DNS.
+std::optional<Endpoint> meeting_endpoint(const Allocation& allocation);
+
+/// What is to be said about options for starting launchers where they run already: nothing comes of
+/// them. Throws InvalidArgument for those without which other machines would take part.
+std::vector<std::string> notices_in_place(const RunOptions& options);
+
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <array>
 #include <climits>
+#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/error.h"
@@ -22,6 +23,11 @@ std::string working_directory(const Environment& environment) {
   const std::filesystem::path said = environment.get("PWD").value_or("");
   if (said.is_absolute() && std::filesystem::equivalent(said, real, error)) return said.string();
   return real.string();
+}
+
+void replace_environment(const Environment::Variables& variables) {
+  ::clearenv();
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace lockstep

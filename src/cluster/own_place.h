@@ -13,4 +13,8 @@ std::string own_program();
 /// place, and not the one behind it on this machine.
 std::string working_directory(const Environment& environment);
 
+/// Makes these the variables of this process, so that programs which it starts find them. No other
+/// thread may run.
+void replace_environment(const Environment::Variables& variables);
+
 }  // namespace lockstep

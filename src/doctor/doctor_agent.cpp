@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "cluster/agent_place.h"
 #include "cluster/brief.h"
 #include "cluster/brief_channel.h"
+#include "cluster/own_place.h"
 #include "cluster/prologue.h"
 #include "doctor/doctor_options.h"
 #include "doctor/several_nodes.h"
@@ -17,12 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-// What is started from here (Python, a small job) finds the same. No thread runs yet.
-void make_it_this_process(const Environment::Variables& variables) {
-  ::clearenv();
-  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-}
 
 // What goes wrong before the checks is a finding like any other: the doctor comes all the same.
 struct Arrival {
@@ -53,7 +47,7 @@ Arrival arrive(const Brief& brief, const DoctorOptions& options, const Environme
       list.error("start", first_line(error.what()), "correct --prologue");
     }
   }
-  make_it_this_process(arrival.environment.variables());
+  replace_environment(arrival.environment.variables());
   return arrival;
 }
 

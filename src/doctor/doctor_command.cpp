@@ -4,6 +4,8 @@
 #include <chrono>
 #include <ostream>
 
+#include "cluster/own_place.h"
+#include "cluster/prologue.h"
 #include "doctor/doctor_agent.h"
 #include "doctor/doctor_options.h"
 #include "doctor/hosts_plan.h"
@@ -164,11 +166,15 @@ int check_in_place(const TaskPlace& place, const DoctorOptions& options,
 int check_hosts(const DoctorOptions& options, const std::vector<std::string>& arguments,
                 const Environment& environment, const std::string& version, std::ostream& out) {
   const HostsPlan plan = plan_hosts(options, arguments, environment, version);
-  if (plan.place && plan.place->nodes > 1) {
-    return check_in_place(*plan.place, options, environment, version, out);
-  }
-  if (plan.place) return check_alone(options, environment, version, out);
   const Console console({.quiet = options.detail == ReportDetail::problems});
+  if (plan.place) {
+    for (const std::string& notice : plan.notices) console.note(concat("doctor: ", notice));
+    const Environment prepared =
+        options.prologue ? after_prologue(*options.prologue, environment) : environment;
+    if (options.prologue) replace_environment(prepared.variables());
+    return plan.place->nodes > 1 ? check_in_place(*plan.place, options, prepared, version, out)
+                                 : check_alone(options, prepared, version, out);
+  }
   SeveralNodesOptions several = several_options(options, console);
   several.secret = plan.head->secret;
   if (!several.secret.empty()) guard_secret();

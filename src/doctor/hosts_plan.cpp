@@ -21,7 +21,9 @@ HostsPlan plan_hosts(const DoctorOptions& options, const std::vector<std::string
   HostsPlan plan;
   plan.source = found.source;
   if (found.in_place()) {
+    plan.notices = notices_in_place(run);
     plan.place = found.allocation->place;
+    plan.place->endpoint = meeting_endpoint(*found.allocation);
     return plan;
   }
   plan.head = plan_head({.command = LaunchCommand::run,

@@ -13,9 +13,10 @@ namespace lockstep {
 
 /// Where the nodes are that --hosts, --hostfile or --nnodes auto mean.
 struct HostsPlan {
-  std::optional<TaskPlace> place;  // one doctor per node is running already, and this is one
-  std::string source;              // by what they were found, for people
-  std::optional<HeadPlan> head;    // otherwise: what to start where
+  std::optional<TaskPlace> place;    // one doctor per node is running already, and this is one
+  std::vector<std::string> notices;  // for people, about options of which nothing comes there
+  std::string source;                // by what they were found, for people
+  std::optional<HeadPlan> head;      // otherwise: what to start where
 };
 
 /// By the rules of `lockstep run`, of which it uses the options. `arguments` are the doctor's own,

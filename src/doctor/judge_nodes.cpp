@@ -97,10 +97,10 @@ void judge_traits(const Examination& examination, Findings& findings) {
     if (counts.size() < 2) continue;
     equal = false;
     // The first node's among those that most have.
-    std::string usual;
+    std::string usual = value_of(examination.nodes[0], trait.name);
     for (const DeskNode& node : examination.nodes) {
       const std::string value = value_of(node, trait.name);
-      if (usual.empty() || counts[value] > counts[usual]) usual = value;
+      if (counts[value] > counts[usual]) usual = value;
     }
     for (const DeskNode& node : examination.nodes) {
       const std::string value = value_of(node, trait.name);

@@ -72,18 +72,34 @@ std::size_t RemoteDoctors::ended() const {
       std::ranges::count_if(remotes_, [](const auto& each) { return each->ended; }));
 }
 
-Findings RemoteDoctors::failures() const {
+std::size_t RemoteDoctors::failed(const std::set<std::string>& here) const {
+  return static_cast<std::size_t>(std::ranges::count_if(remotes_, [&](const auto& each) {
+    return each->ended && !here.contains(each->node.brief.host);
+  }));
+}
+
+Findings RemoteDoctors::absences(const std::set<std::string>& here,
+                                 std::chrono::milliseconds limit) const {
   Findings findings;
   for (const auto& remote : remotes_) {
-    if (!remote->ended) continue;
     const HeadNode& node = remote->node;
+    if (here.contains(node.brief.host)) continue;
+    FindingList list(node.host.name, findings);
+    if (!remote->ended) {
+      list.error(
+          "nodes",
+          concat("its doctor was started and did not come within ", limit.count() / 1000, " s to ",
+                 node.brief.endpoints.front().to_string(), " or another address of this machine"),
+          "let it connect to this machine, or name an address and an open port of it with "
+          "--rdzv-endpoint HOST:PORT");
+      continue;
+    }
     const std::string what =
         !remote->refused.empty()
             ? remote->refused
             : explain_start_failure(node.starter.kind, node.host.name, node.starter.lockstep,
                                     remote->status, lines_in(remote->errors));
-    FindingList(node.host.name, findings)
-        .error("start", what,
+    list.error("start", what,
                concat("`lockstep run` would fail in the same way; try by hand: ",
                       to_string(node.starter.kind), " ", node.host.name, " ", node.starter.lockstep,
                       " version"));

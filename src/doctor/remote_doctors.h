@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,11 +20,11 @@ class RemoteDoctors {
   RemoteDoctors(EventLoop& loop, const HeadPlan& plan,
                 const std::vector<std::vector<Endpoint>>& endpoints);
 
-  /// How many have ended before they were told to.
-  std::size_t ended() const;
+  /// How many have ended without coming to the desk, where `here` are.
+  std::size_t failed(const std::set<std::string>& here) const;
 
-  /// What is to be said about those.
-  Findings failures() const;
+  /// What is to be said about those, and about those that were started and have not come.
+  Findings absences(const std::set<std::string>& here, std::chrono::milliseconds limit) const;
 
   /// Waits until all have ended by themselves, for a while; the others are killed.
   void wait();
@@ -38,6 +40,7 @@ class RemoteDoctors {
   };
 
   void start(Remote& remote);
+  std::size_t ended() const;
 
   EventLoop& loop_;
   std::vector<std::unique_ptr<Remote>> remotes_;

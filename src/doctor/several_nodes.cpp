@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "cluster/head_place.h"
 #include "doctor/desk.h"
@@ -139,6 +140,12 @@ DoctorReport examine_and_judge(DoctorDesk& desk, int wanted_nodes,
   return report;
 }
 
+std::set<std::string> hosts_at(const DoctorDesk& desk) {
+  std::set<std::string> hosts;
+  for (const DeskNode& node : desk.nodes()) hosts.insert(node.hello.host);
+  return hosts;
+}
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -168,23 +175,17 @@ DoctorReport examine_hosts(const HeadPlan& plan, const SeveralNodesOptions& opti
   RemoteDoctors remotes(loop, plan, port.endpoints);
   const std::size_t wanted = plan.nodes.size();
   desk.gather(static_cast<int>(wanted), options.join_limit,
-              [&] { return desk.nodes().size() + remotes.ended() >= wanted; });
-  const Findings failures = remotes.failures();
+              [&] { return desk.nodes().size() + remotes.failed(hosts_at(desk)) >= wanted; });
+  // Who is missing is known by name here, and said so.
+  const Findings absences = remotes.absences(hosts_at(desk), options.join_limit);
   DoctorReport report =
-      examine_and_judge(desk, static_cast<int>(wanted - failures.size()), options);
+      examine_and_judge(desk, static_cast<int>(wanted - absences.size()), options);
   for (const HeadNode& node : plan.nodes) {
     if (std::ranges::find(report.nodes, node.host.name) == report.nodes.end()) {
       report.nodes.push_back(node.host.name);
     }
   }
-  report.findings.insert(report.findings.end(), failures.begin(), failures.end());
-  if (desk.nodes().empty() && failures.empty()) {
-    FindingList(report.nodes.front(), report.findings)
-        .error("nodes",
-               concat("none of ", wanted, " nodes came within ", options.join_limit.count() / 1000,
-                      " s"),
-               "see whether they can reach this machine: they connect to a port of it");
-  }
+  report.findings.insert(report.findings.end(), absences.begin(), absences.end());
   report.seconds = seconds_since(begin);
   desk.end({.code = report.exit_code(), .summary = summary_line(report)});
   remotes.wait();

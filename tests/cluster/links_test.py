@@ -3,6 +3,7 @@
 Usage: links_test.py LOCKSTEP
 """
 
+import json
 import re
 import socket
 import subprocess
@@ -47,7 +48,15 @@ class Wiretap:
         return b"".join(self.packets)
 
 
-class Listening(SshCase):
+class LinksCase(SshCase):
+    def doctor(self, *options):
+        return subprocess.run(
+            self.network.command(1, LOCKSTEP, "doctor", "--hosts", "10.77.0.2,10.77.0.3",
+                                 f"--ssh-options={self.ssh.options()}", *options),
+            capture_output=True, text=True, cwd=self.folder, env=job_environment(), timeout=LIMIT)
+
+
+class Listening(LinksCase):
     networks = 2
 
     def listeners(self, node):
@@ -76,8 +85,19 @@ class Listening(SshCase):
     def test_nodes_of_the_same_machine_come_by_loopback(self):
         self.assertEqual(self.where("--starter", "local", "--store", "local"), {"127.0.0.1"})
 
+    def test_a_doctor_that_does_not_find_back_is_named(self):
+        self.network.forbid(3, 1, network=1)
+        self.addCleanup(self.network.allow, 3, 1, network=1)
+        done = self.doctor("--json", "--timeout", "5", "--rdzv-endpoint", "10.78.0.1:0")
+        report = json.loads(done.stdout)
+        finding, = (each for each in report["findings"]
+                    if (each["check"], each["level"]) == ("nodes", "error"))
+        self.assertEqual(finding["node"], "10.77.0.3")
+        self.assertRegex(finding["what"], r"did not come within 5 s to 10\.78\.0\.1:\d+")
+        self.assertEqual(sorted(report["nodes"]), ["10.77.0.2", "10.77.0.3"])
 
-class Encryption(SshCase):
+
+class Encryption(LinksCase):
     def recorded(self, *options):
         """What can be read in a job."""
         tap = Wiretap(self.network.namespace(1))
@@ -95,13 +115,10 @@ class Encryption(SshCase):
         self.assertIn(b"a-name-to-be-found", self.recorded())
         self.assertNotIn(b"a-name-to-be-found", self.recorded("--tls"))
 
-    def doctor(self, *options):
+    def recorded_of_doctor(self, *options):
         tap = Wiretap(self.network.namespace(1))
         try:
-            done = subprocess.run(
-                self.network.command(1, LOCKSTEP, "doctor", "--hosts", "10.77.0.2,10.77.0.3",
-                                     f"--ssh-options={self.ssh.options()}", "--verbose", *options),
-                capture_output=True, text=True, cwd=self.folder, env=job_environment(), timeout=LIMIT)
+            done = self.doctor("--verbose", *options)
         finally:
             text = tap.text()
         self.assertRegex(done.stdout, r"10.77.0.2 +- .*bit/s", done.stderr)
@@ -109,8 +126,8 @@ class Encryption(SshCase):
         return text
 
     def test_what_a_doctor_says_can_be_read_and_with_tls_cannot(self):
-        self.assertIn(b"\"findings\"", self.doctor())
-        self.assertNotIn(b"\"findings\"", self.doctor("--tls"))
+        self.assertIn(b"\"findings\"", self.recorded_of_doctor())
+        self.assertNotIn(b"\"findings\"", self.recorded_of_doctor("--tls"))
 
     def test_without_a_secret_there_is_no_key(self):
         self.fails(self.run_on("--tls", "--insecure", "--no-python", "true"), "contradict", code=2)

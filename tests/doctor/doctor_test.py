@@ -233,11 +233,13 @@ class Schedulers(Nodes):
 
     def test_doctors_that_mpirun_has_started_find_each_other(self):
         def start(rank):
+            prologue = ["--prologue", f"export NCCL_SOCKET_IFNAME=nowhere{rank}", "--ssh-options=-p 1"]
             environment = {**self.environment, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank),
                            "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
             process = subprocess.Popen(
                 self.network.command(rank + 1, LOCKSTEP, "doctor", "--nnodes", "auto", "--secret-file",
-                                     self.secret, "--rdzv-endpoint", "10.77.0.1:29400", "--json"),
+                                     self.secret, "--rdzv-endpoint", "10.77.0.1:29400", "--json",
+                                     *prologue),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env=environment)
             self.addCleanup(lambda: (process.kill(), process.wait(), process.stdout.close(),
@@ -247,7 +249,12 @@ class Schedulers(Nodes):
         second, first = start(1), start(0)
         out, err = first.communicate(timeout=LIMIT)
         self.assertTrue(out, err)
-        self.assertEqual(len(json.loads(out)["nodes"]), 2)
+        report = json.loads(out)
+        self.assertEqual(len(report["nodes"]), 2)
+        named = " ".join(each["what"] for each in self.findings(report, "nccl variables", "error"))
+        self.assertIn("nowhere0", named)
+        self.assertIn("nowhere1", named)
+        self.assertIn("--ssh-options has no effect", err)
         second.communicate(timeout=LIMIT)
         self.assertEqual(second.returncode, first.returncode)
 

@@ -66,6 +66,14 @@ void expect_one(const Examination& examination, const std::string& node, const s
   EXPECT_NE(findings[0].what.find(part), std::string::npos) << findings[0].what;
 }
 
+TEST(JudgeNodes, the_minority_is_named_also_where_the_others_lack_something) {
+  Examination examination = healthy_nodes();
+  for (int node : {0, 1})
+    examination.nodes[static_cast<std::size_t>(node)].hello.traits.erase("torch");
+  expect_one(examination, "n3", "equal versions", FindingLevel::error,
+             "torch is 2.11.0 here and missing on 2 other nodes");
+}
+
 TEST(JudgeNodes, nodes_that_agree_have_no_problem) {
   EXPECT_TRUE(problems_of(healthy_nodes()).empty());
 }
