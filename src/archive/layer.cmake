@@ -2,7 +2,6 @@
 lockstep_layer(archive LIBRARIES lockstep::core SOURCES
   archive/checkpoint.cpp
   archive/convert.cpp
-  archive/crc32.cpp
   archive/diff.cpp
   archive/directory_lock.cpp
   archive/durable_output.cpp

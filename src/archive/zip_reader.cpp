@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "archive/crc32.h"
 #include "archive/zip.h"
 #include "archive/zip_format.h"
+#include "core/crc32.h"
 #include "lockstep/error.h"
 
 namespace lockstep {

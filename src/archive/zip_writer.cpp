@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "archive/crc32.h"
 #include "archive/zip.h"
 #include "archive/zip_format.h"
+#include "core/crc32.h"
 #include "lockstep/error.h"
 
 namespace lockstep {

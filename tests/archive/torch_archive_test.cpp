@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "archive/crc32.h"
 #include "archive/pickle.h"
 #include "archive/zip.h"
+#include "core/crc32.h"
 #include "tests/archive/files.h"
 #include "tests/core/temporary_folder.h"
 

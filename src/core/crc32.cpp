@@ -1,4 +1,4 @@
-#include "archive/crc32.h"
+#include "core/crc32.h"
 
 #include <array>
 #include <bit>
@@ -11,11 +11,11 @@ constexpr std::size_t kSlices = 8;
 using Tables = std::array<std::array<std::uint32_t, 256>, kSlices>;
 
 // tables[n][b]: what byte b contributes when n bytes follow it.
-constexpr Tables make_tables() {
+constexpr Tables make_crc_tables(std::uint32_t polynomial) {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t value = byte;
-    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0xEDB88320u : 0);
+    for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? polynomial : 0);
     tables[0][byte] = value;
   }
   for (std::size_t slice = 1; slice < kSlices; ++slice) {
@@ -27,11 +27,10 @@ constexpr Tables make_tables() {
   return tables;
 }
 
-constexpr Tables kTables = make_tables();
+constexpr Tables kIeee = make_crc_tables(0xEDB88320u);
+constexpr Tables kCastagnoli = make_crc_tables(0x82F63B78u);
 
-}  // namespace
-
-std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+std::uint32_t crc_by(const Tables& tables, std::span<const std::byte> bytes, std::uint32_t before) {
   static_assert(std::endian::native == std::endian::little);
   std::uint32_t value = ~before;
   // Eight bytes at a time: five times as fast as one by one.
@@ -41,14 +40,28 @@ std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
     word ^= value;
     value = 0;
     for (std::size_t i = 0; i < kSlices; ++i) {
-      value ^= kTables[kSlices - 1 - i][word >> (8 * i) & 0xff];
+      value ^= tables[kSlices - 1 - i][word >> (8 * i) & 0xff];
     }
     bytes = bytes.subspan(kSlices);
   }
   for (const std::byte byte : bytes) {
-    value = value >> 8 ^ kTables[0][(value ^ std::to_integer<std::uint32_t>(byte)) & 0xff];
+    value = value >> 8 ^ tables[0][(value ^ static_cast<std::uint32_t>(byte)) & 0xff];
   }
   return ~value;
+}
+
+}  // namespace
+
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+  return crc_by(kIeee, bytes, before);
+}
+
+std::uint32_t crc32(std::string_view bytes, std::uint32_t before) {
+  return crc_by(kIeee, std::as_bytes(std::span(bytes)), before);
+}
+
+std::uint32_t crc32c(std::string_view bytes) {
+  return crc_by(kCastagnoli, std::as_bytes(std::span(bytes)), 0);
 }
 
 }  // namespace lockstep

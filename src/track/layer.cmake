@@ -1,0 +1,17 @@
+# track: what is kept of a run, for people and for other tools.
+lockstep_layer(track LIBRARIES lockstep::core SOURCES
+  track/append_file.cpp
+  track/flat_config.cpp
+  track/gpu_sensors.cpp
+  track/jsonl_sink.cpp
+  track/metrics_file.cpp
+  track/proc_files.cpp
+  track/sink_runner.cpp
+  track/system_sampler.cpp
+  track/tensorboard_sink.cpp
+  track/tracker.cpp
+  track/tracking_options.cpp
+  track/wandb_file.cpp
+  track/wandb_run.cpp
+  track/wandb_sink.cpp)
+target_compile_options(lockstep_track PRIVATE "$<$<CONFIG:Release>:-O1>")  # JSON, as above
