@@ -184,6 +184,26 @@ bool is_this_machine(const std::string& host) {
   return is_this_machine(host, LocalMachine::current());
 }
 
+std::vector<std::string> addresses_to_listen_at(const std::string& host,
+                                                const std::vector<IpAddress>& resolved,
+                                                const LocalMachine& machine) {
+  if (same_name(host, "localhost")) return {"127.0.0.1"};
+  std::vector<std::string> ours;
+  bool is_reached_by_others = says_loopback(host);  // nobody else is meant to come
+  for (const IpAddress& address : resolved) {
+    // A link-local one cannot be listened at without its interface.
+    if (address.is_link_local()) continue;
+    if (!address.is_loopback() && !machine.has(address)) continue;
+    ours.push_back(address.to_string());
+    is_reached_by_others = is_reached_by_others || reaches_others(address);
+  }
+  const bool has_network = std::ranges::any_of(machine.addresses, [](const LocalAddress& each) {
+    return each.up && reaches_others(each.address);
+  });
+  if (!is_reached_by_others && has_network) return {};
+  return ours;
+}
+
 std::string advertised_address(const AdvertiseOptions& options, const LocalMachine& machine) {
   if (options.local_addr) {
     return from_local_addr(options, machine);

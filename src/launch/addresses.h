@@ -40,6 +40,14 @@ struct LocalMachine {
 bool is_this_machine(const std::string& host, const LocalMachine& machine);
 bool is_this_machine(const std::string& host);
 
+/// Where a node that hosts is to listen, numeric: at the addresses that an endpoint's host stands
+/// for (`resolved`, as resolve() gave them) and that this machine has. Empty: at all of them,
+/// because others know the host by an address that this machine does not know: behind a translation
+/// of addresses, or where its own name means loopback here, as in many /etc/hosts.
+std::vector<std::string> addresses_to_listen_at(const std::string& host,
+                                                const std::vector<IpAddress>& resolved,
+                                                const LocalMachine& machine);
+
 struct AdvertiseOptions {
   int max_nodes = 1;
   std::optional<std::string> local_addr;  // --local-addr

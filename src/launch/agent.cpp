@@ -17,6 +17,7 @@ Agent::Agent(const AgentOptions& options, Time now)
     : options_(options),
       apart_since_(now),
       heard_(now),
+      last_sign_(now),
       next_beat_(now + options.terms.beat_interval),
       next_status_(now + options.status_interval),
       now_(now) {}
@@ -33,10 +34,6 @@ void Agent::set_coordinator(const std::string& where, bool here) {
   options_.hosts_coordinator = here;
 }
 
-Time Agent::apart_limit() const {
-  return options_.apart_limit == Time(0) ? options_.terms.beat_limit : options_.apart_limit;
-}
-
 Agent::Actions Agent::on_connected(Time now) {
   now_ = heard_ = now;
   connected_ = true;
@@ -45,8 +42,9 @@ Agent::Actions Agent::on_connected(Time now) {
   return take();
 }
 
-Agent::Actions Agent::on_disconnected(const std::string& reason, Time now) {
+Agent::Actions Agent::on_disconnected(const std::string& reason, Time now, Reach reach) {
   now_ = now;
+  note_reach(reach);
   connected_ = false;
   if (in_touch_) {
     in_touch_ = false;
@@ -78,7 +76,7 @@ Join Agent::join() const {
 
 Agent::Actions Agent::on_message(const Message& message, Time now) {
   now_ = heard_ = now;
-  in_touch_ = true;
+  in_touch_ = was_in_touch_ = true;
   if (done_) return take();
   std::visit(
       [&](const auto& kind) {
@@ -116,40 +114,6 @@ Agent::Actions Agent::on_time(Time now) {
   if (kill_at_ && now >= *kill_at_) kill_now();
   if (give_up_at_ && now >= *give_up_at_) give_up();
   return take();
-}
-
-// Cut off, the node can only guess what the others do; they will take it for lost. So it stops its
-// workers, and then waits for the coordinator, as long as somebody may start one again.
-void Agent::lost_touch() {
-  const Time apart = now_ - apart_since_;
-  const bool had_epoch = membership_.epoch != 0;
-  if (apart > apart_limit() && phase_ != NodePhase::idle && phase_ != NodePhase::stopping) {
-    actions_.push_back(AgentSays{concat("lost the coordinator at ", options_.coordinator, " (",
-                                        apart_reason_, "): stopping this node's workers")});
-    begin_stop(SIGTERM);
-  }
-  if (done_ || ending_) return;
-  const bool may_return =
-      options_.coordinator_may_return &&
-      (options_.terms.elastic() || options_.terms.max_restarts > 0 || options_.terms.min_world > 0);
-  const Time limit = had_epoch && !may_return ? apart_limit() : options_.join_timeout;
-  if (apart > limit) {
-    ending_ = Finish{.code = 1,
-                     .reason = concat(had_epoch ? "lost the coordinator at " : "no coordinator at ",
-                                      options_.coordinator, " for ", whole_seconds(apart),
-                                      " s: ", apart_reason_),
-                     .failures = failures_,
-                     .stopped_ranks = {}};
-    if (phase_ == NodePhase::idle) return finish(*ending_);
-    if (phase_ != NodePhase::stopping) begin_stop(SIGTERM);
-    return;
-  }
-  if (now_ >= next_status_) {
-    next_status_ = now_ + options_.status_interval;
-    actions_.push_back(AgentSays{concat("waiting for the coordinator at ", options_.coordinator,
-                                        " for ", whole_seconds(apart), " s: ", apart_reason_,
-                                        "; giving up in ", whole_seconds(limit - apart), " s")});
-  }
 }
 
 Time Agent::next_deadline() const {

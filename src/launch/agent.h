@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/messages.h"
+#include "launch/reach.h"
 
 namespace lockstep {
 
@@ -20,6 +21,10 @@ struct AgentOptions {
   Time apart_limit{0};
   Time grace = std::chrono::seconds(30);  // from the first signal to SIGKILL, on every path
   Time join_timeout = std::chrono::seconds(600);
+  // For a coordinator of which there has never been a sign; 0: as long as any other.
+  Time start_timeout{0};
+  // A scheduler starts all nodes: where nothing listens now, nobody will.
+  bool nodes_start_together = false;
   Time retry_interval = std::chrono::milliseconds(500);
   Time status_interval = std::chrono::seconds(5);
 };
@@ -118,7 +123,8 @@ class Agent {
   void set_coordinator(const std::string& where, bool here);
 
   Actions on_connected(Time now);
-  Actions on_disconnected(const std::string& reason, Time now);
+  /// `reach` is how far an attempt to connect has come, where it failed.
+  Actions on_disconnected(const std::string& reason, Time now, Reach reach = Reach::heard);
   Actions on_message(const Message& message, Time now);
   Actions on_store_open(Epoch epoch, int port, Time now);
   Actions on_worker_end(const WorkerEnd& end, Time now);
@@ -192,6 +198,8 @@ class Agent {
   void finish(const Finish& finish);
   void leave(int signal, const std::string& reason);
   void lost_touch();
+  void note_reach(Reach reach);
+  std::optional<Time> time_left_in_vain() const;
   Time apart_limit() const;
   /// Whether the end is decided, and nothing more is to be heard about it.
   bool goes() const { return done_ || (ending_ && !awaits_end_); }
@@ -218,7 +226,10 @@ class Agent {
   bool in_touch_ = false;  // has heard the coordinator since the start or the last loss
   Time apart_since_{0};    // since when not in touch
   std::string apart_reason_;
+  bool was_in_touch_ = false;  // ever
   Time heard_{0};
+  bool in_vain_ = false;  // there was no sign of it when it was last tried
+  Time last_sign_{0};     // or the start
   std::optional<Time> retry_at_;
   Time next_beat_{0};
   Time next_status_{0};

@@ -32,6 +32,7 @@ Coordinator::Coordinator(const CoordinatorOptions& options, Time now)
       recall_until_(now + options.recall_limit) {
   if (!options.record) return;
   highest_epoch_ = options.record->epoch;
+  if (options.record->time_left) recorded_end_ = now + *options.record->time_left;
   const auto& ids = options.record->participants;
   recorded_ids_ = {ids.begin(), ids.end()};
 }
@@ -117,8 +118,10 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     if (now >= next_status_) {
       next_status_ = now + options_.status_interval;
       send_to_all(Status{status(now)});
-      say_if_alone();
     }
+    end_if_alone();
+  }
+  if (phase_ == Phase::gathering) {
     if (last_call_ && now >= *last_call_) {
       form();
     } else if (!last_call_ && !surveys() && now >= gathering_since_ + options_.join_timeout) {

@@ -31,8 +31,10 @@ struct CoordinatorOptions {
   Time status_interval = std::chrono::seconds(5);
   bool surveys_network = false;                  // before the first epoch of a job of fixed size
   std::vector<std::string> expected_hosts = {};  // where a scheduler has named them
-  // What a coordinator of this job before this one has left, whether the process is gone in which
-  // that ran, and how long its nodes have to come here.
+  std::string cure_if_alone = {};                // how the command is started on all of those
+  Time start_timeout{0};                         // for a second one of them; 0: as long as for all
+  // What a coordinator of this job before this one has left (its time_left counts from now on),
+  // whether the process is gone in which that ran, and how long its nodes have to come here.
   std::optional<CoordinatorRecord> record = {};
   bool former_host_is_gone = false;
   Time recall_limit = std::chrono::seconds(5);
@@ -299,7 +301,7 @@ class Coordinator {
   std::vector<NodeInfo> candidates() const;
   std::string describe_missing(std::size_t present) const;
   std::vector<std::string> expected_and_absent() const;
-  void say_if_alone();
+  void end_if_alone();
   /// What next_rejoin() said, until something happens.
   std::optional<Time> known_rejoin() const;
 
@@ -318,6 +320,7 @@ class Coordinator {
   Time done_at_{0};
   int end_requests_ = 0;
   Time recall_until_{0};
+  std::optional<Time> recorded_end_;    // of the job, by a warning before this coordinator
   std::set<std::string> recorded_ids_;  // of the record's participants
   std::string former_host_;             // that is to be lost
   std::uint64_t record_version_ = 0;
@@ -330,7 +333,6 @@ class Coordinator {
   std::set<std::tuple<bool, Time, std::string>> elders_;
   mutable std::uint64_t visits_ = 0;
   std::map<LinkId, std::string> links_;
-  bool said_alone_ = false;
   std::optional<NetworkSurvey> survey_;
   std::uint64_t next_round_ = 1;
   Time survey_deadline_{0};

@@ -1,10 +1,14 @@
 #include "launch/coordinator_link.h"
 
+#include <utility>
+#include <vector>
+
 #include "launch/addresses.h"
 #include "launch/clock_skew.h"
 #include "launch/coordinator_link_parts.h"
 #include "launch/coordinator_log.h"
 #include "launch/etcd_link.h"
+#include "launch/ip_address.h"
 #include "launch/listen.h"
 #include "launch/port_owner.h"
 #include "launch/stream_message.h"
@@ -63,6 +67,7 @@ class RemoteLink : public CoordinatorLink {
     client_ = std::make_unique<LinkClient>(loop_, options_, std::move(events));
   }
   void disconnect() override { client_.reset(); }
+  Reach reach() const override { return client_ ? client_->reach() : Reach::heard; }
   void send(const Message& message) override {
     if (!client_) return;
     const auto* join = std::get_if<Join>(&message);
@@ -95,20 +100,22 @@ class RemoteLink : public CoordinatorLink {
   std::unique_ptr<LinkClient> client_;
 };
 
-// Where the endpoint is one of this machine's addresses, all nodes come there. To a name others may
-// know another of them.
-UniqueFd listen_at_endpoint(const Endpoint& endpoint) {
-  const std::string host = endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host;
-  const auto address = IpAddress::parse(host);
-  const bool is_ours =
-      address && !address->is_unspecified() && LocalMachine::current().has(*address);
-  return is_ours ? listen_on(host, endpoint.port) : listen_everywhere(endpoint.port);
+std::vector<UniqueFd> listen_at_endpoint(const Endpoint& endpoint) {
+  const std::vector<std::string> addresses =
+      addresses_to_listen_at(endpoint.host, resolve(endpoint.host), LocalMachine::current());
+  if (!addresses.empty()) return listen_on_each(addresses, endpoint.port);
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(listen_everywhere(endpoint.port));
+  return sockets;
 }
 
 std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
   if (plan.one_node) return std::nullopt;
-  CoordinatorShell::Remote remote{.listener = listen_at_endpoint(plan.meeting.endpoint),
+  std::vector<UniqueFd> sockets = listen_at_endpoint(plan.meeting.endpoint);
+  CoordinatorShell::Remote remote{.listener = std::move(sockets.front()),
                                   .options = link_server_options(plan)};
+  sockets.erase(sockets.begin());
+  remote.more_listeners = std::move(sockets);
   plan.meeting.endpoint.port = port_of(remote.listener);
   plan.agent.coordinator = plan.meeting.endpoint.to_string();
   return remote;

@@ -9,6 +9,7 @@
 #include "launch/coordinator_shell.h"
 #include "launch/job_plan.h"
 #include "launch/link_client.h"
+#include "launch/reach.h"
 
 namespace lockstep {
 
@@ -44,6 +45,8 @@ class CoordinatorLink {
   virtual void connect() = 0;
   /// Not answered.
   virtual void disconnect() = 0;
+  /// How far the last attempt to connect has come. Also while disconnected() is called.
+  virtual Reach reach() const { return Reach::heard; }
   virtual void send(const Message& message) = 0;
   /// A message of a stream. Only where the coordinator is elsewhere.
   virtual void send_stream(const std::string& message) = 0;

@@ -29,13 +29,16 @@ CoordinatorRecord Coordinator::record() const {
                            .start = std::nullopt,
                            .cause = end_of(cause_),
                            .ending = std::nullopt,
-                           .finish = std::nullopt};
+                           .finish = std::nullopt,
+                           .time_left = std::nullopt,
+                           .written_at = Time(0)};
   visit(nodes_.size());
   for (const auto& [id, node] : nodes_) {
     if (node.hosts_coordinator) record.host_id = id;
   }
   for (const auto& [place, when] : left_out_) record.left_out.push_back(place);
   if (ending_) record.ending = end_of(*ending_);
+  if (ends_at_) record.time_left = std::max(Time(0), *ends_at_ - now_);
   if (phase_ == Phase::preparing) record.phase = CoordinatorRecord::Phase::preparing;
   if (phase_ == Phase::running) {
     record.phase = CoordinatorRecord::Phase::running;
@@ -60,6 +63,7 @@ void Coordinator::recall_if_of_record(const Join& join) {
   const CoordinatorRecord record = *std::exchange(options_.record, std::nullopt);
   restarts_ = std::max(restarts_, record.restarts);
   replacements_ = record.replacements;
+  if (!ends_at_) ends_at_ = recorded_end_;
   // The earlier one has gone further than it could write down: its epoch is unknown here.
   if (join.epoch > record.epoch) return;
   recall(record);

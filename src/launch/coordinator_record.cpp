@@ -70,6 +70,10 @@ CoordinatorRecord::Phase phase_of(const std::string& name) {
   throw InvalidArgument(concat("a coordinator's record has the phase '", name, "'"));
 }
 
+Time time_of(const Json& nanoseconds) {
+  return Time(nanoseconds.get<std::int64_t>());
+}
+
 // What an epoch of these seats cannot have been would lead a coordinator astray.
 bool is_sound(const CoordinatorRecord& record) {
   if (record.epoch == 0 || record.seats.empty()) return false;
@@ -81,8 +85,11 @@ bool is_sound(const CoordinatorRecord& record) {
                           std::ranges::all_of(record.replaced, is_place);
   const bool has_start = record.phase != CoordinatorRecord::Phase::running || record.start;
   const bool has_finish = record.phase != CoordinatorRecord::Phase::finished || record.finish;
-  return are_places && has_start && has_finish && std::cmp_less(record.left_out.size(), places) &&
-         record.restarts >= 0 && record.replacements >= 0;
+  const bool has_times =
+      record.written_at >= Time(0) && record.time_left.value_or(Time(0)) >= Time(0);
+  return are_places && has_times && has_start && has_finish &&
+         std::cmp_less(record.left_out.size(), places) && record.restarts >= 0 &&
+         record.replacements >= 0;
 }
 
 }  // namespace
@@ -111,7 +118,9 @@ std::string to_json(const CoordinatorRecord& record) {
                        {"start", record.start ? Json::parse(encode(*record.start)) : Json()},
                        {"cause", to_json(record.cause)},
                        {"ending", record.ending ? to_json(*record.ending) : Json()},
-                       {"finish", record.finish ? Json::parse(encode(*record.finish)) : Json()}};
+                       {"finish", record.finish ? Json::parse(encode(*record.finish)) : Json()},
+                       {"ns_left", record.time_left ? Json(record.time_left->count()) : Json()},
+                       {"written_at_ns", record.written_at.count()}};
   return dump_json(object);
 }
 
@@ -141,6 +150,8 @@ std::optional<CoordinatorRecord> coordinator_record_from_json(std::string_view t
     record.cause = end_of(object->at("cause"));
     if (!object->at("ending").is_null()) record.ending = end_of(object->at("ending"));
     if (!object->at("finish").is_null()) record.finish = message_of<Finish>(object->at("finish"));
+    if (!object->at("ns_left").is_null()) record.time_left = time_of(object->at("ns_left"));
+    record.written_at = time_of(object->at("written_at_ns"));
     if (is_sound(record)) return record;
   } catch (const Json::exception&) {
   } catch (const InvalidArgument&) {

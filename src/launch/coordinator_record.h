@@ -14,7 +14,7 @@ namespace lockstep {
 /// epoch, how far that has come, and what the job has used up. What else it needs, nodes tell when
 /// they join.
 ///
-/// It changes with epochs and their phases, never with single messages.
+/// It changes with epochs and their phases and with warnings, never with other messages.
 struct CoordinatorRecord {
   enum class Phase { preparing, running, stopping, finished };
   struct End {
@@ -42,6 +42,8 @@ struct CoordinatorRecord {
   End cause;                              // of the loss that this epoch recovers from
   std::optional<End> ending;              // what follows when all have stopped
   std::optional<Finish> finish;           // once finished
+  std::optional<Time> time_left;          // until the scheduler ends the job, once it has warned
+  Time written_at{0};                     // the wall clock then; not the coordinator's to know
 
   bool operator==(const CoordinatorRecord& other) const;
 };

@@ -1,5 +1,6 @@
 #include "launch/coordinator_shell.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "launch/clock_skew.h"
@@ -19,6 +20,14 @@ bool may_wait(const CoordinatorAction& action) {
   return !std::holds_alternative<Beat>(to->message) && !std::holds_alternative<Status>(to->message);
 }
 
+// A record's time goes by wall clocks, because a coordinator elsewhere may have written it.
+CoordinatorOptions with_aged_record(CoordinatorOptions options) {
+  if (!options.record || !options.record->time_left) return options;
+  const Time age = std::max(Time(0), wall_clock_now() - options.record->written_at);
+  options.record->time_left = std::max(Time(0), *options.record->time_left - age);
+  return options;
+}
+
 }  // namespace
 
 Time monotonic_now() {
@@ -34,7 +43,7 @@ CoordinatorShell::CoordinatorShell(EventLoop& loop, const CoordinatorOptions& op
                                    std::optional<Remote> remote, Callbacks callbacks)
     : loop_(loop),
       local_store_(options.terms.local_store),
-      coordinator_(options, monotonic_now()),
+      coordinator_(with_aged_record(options), monotonic_now()),
       callbacks_(std::move(callbacks)),
       stacks_(loop, [this](LinkId link, const Message& message) { send(link, message); }) {
   if (remote) {
@@ -193,7 +202,9 @@ void CoordinatorShell::keep_record() {
   kept_version_ = coordinator_.record_version();
   const bool is_new = std::exchange(kept_epoch_, coordinator_.epoch()) != coordinator_.epoch();
   if (is_new) ++unkept_epochs_;
-  callbacks_.keep_record(coordinator_.record(), [this, is_new, alive = alive_] {
+  CoordinatorRecord record = coordinator_.record();
+  record.written_at = wall_clock_now();
+  callbacks_.keep_record(record, [this, is_new, alive = alive_] {
     if (*alive && is_new && --unkept_epochs_ == 0) on_kept();
   });
   // The end of a job waits for nobody.

@@ -37,6 +37,7 @@ void Coordinator::pass_signal(const std::string& origin, const std::string& wher
   if (tells_time) {
     round.time_known = true;
     ends_at_ = now_ + *signal.time_left;
+    if (record_version_ != 0) ++record_version_;
   }
   actions_.push_back(Say{concat(signal_name(signal.signal), " came to ", where,
                                 again ? "" : ", and is passed on to the workers of all nodes",

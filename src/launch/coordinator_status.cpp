@@ -9,9 +9,6 @@
 namespace lockstep {
 namespace {
 
-// Nodes of one command come within seconds of each other.
-constexpr Time kAlonePatience = std::chrono::seconds(20);
-
 // Schedulers and machines differ in whether a name has its domain.
 std::string short_name(const std::string& host) {
   return host.substr(0, host.find('.'));
@@ -80,17 +77,18 @@ std::vector<std::string> Coordinator::expected_and_absent() const {
 }
 
 // The command stands in a batch script, which runs on the first machine only.
-void Coordinator::say_if_alone() {
-  if (said_alone_ || epoch_ != 0 || nodes_.size() != 1 || !departures_.empty()) return;
-  if (options_.terms.min_nodes < 2 || now_ - gathering_since_ < kAlonePatience) return;
+void Coordinator::end_if_alone() {
+  if (highest_epoch_ != 0 || nodes_.size() != 1 || !departures_.empty()) return;
+  if (options_.terms.min_nodes < 2 || options_.start_timeout == Time(0)) return;
+  if (now_ - gathering_since_ < options_.start_timeout) return;
   const std::vector<std::string> absent = expected_and_absent();
   if (absent.empty()) return;
-  said_alone_ = true;
-  actions_.push_back(
-      Say{concat("lockstep run was started on ", nodes_.begin()->second.info.host,
-                 " only: nobody else of this allocation has come within ",
-                 whole_seconds(now_ - gathering_since_), " s (", join_list(absent),
-                 "); the command must run on every node: put srun --ntasks-per-node=1 before it")});
+  const NodeInfo& node = nodes_.begin()->second.info;
+  finish(1, concat("lockstep run was started on ", node.host,
+                   " only: nobody else of this allocation has come to ", node.address, " within ",
+                   whole_seconds(now_ - gathering_since_), " s (", join_list(absent),
+                   "); the command must run on every node: ", options_.cure_if_alone,
+                   "; to wait longer give --start-timeout SECONDS"));
 }
 
 // Names where names are known: by a scheduler, by node ranks, or because they were here before.

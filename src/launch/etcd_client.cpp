@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -26,6 +27,7 @@ void EtcdClient::ask(EtcdRequest request, Done done) {
   request_ = std::move(request);
   done_ = std::move(done);
   tried_ = 0;
+  reach_ = Reach::nothing;
   failures_.clear();
   begin_ = loop_.after({}, [this] { try_server(); });
 }
@@ -64,9 +66,11 @@ void EtcdClient::try_address() {
 void EtcdClient::on_writable() {
   if (!std::exchange(connected_, true)) {
     if (const int error = connect_error(socket_.get())) {
+      if (error == ECONNREFUSED) reach_ = std::max(reach_, Reach::refused);
       return give_up_address(std::strerror(error));
     }
   }
+  reach_ = Reach::heard;
   const ssize_t sent = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
   if (sent < 0 && errno != EAGAIN && errno != EINTR) return give_up_server(std::strerror(errno));
   if (sent > 0) output_.erase(0, static_cast<std::size_t>(sent));

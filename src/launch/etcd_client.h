@@ -11,6 +11,7 @@
 #include "launch/endpoint.h"
 #include "launch/event_loop.h"
 #include "launch/name_lookup.h"
+#include "launch/reach.h"
 
 namespace lockstep {
 
@@ -31,6 +32,9 @@ class EtcdClient {
   /// One at a time. `done` comes from the loop, and may ask again.
   void ask(EtcdRequest request, Done done);
 
+  /// How far the last request has come, at the server where it came furthest.
+  Reach reach() const { return reach_; }
+
  private:
   void try_server();
   void on_addresses(std::vector<IpAddress> addresses, const std::string& reason);
@@ -50,6 +54,7 @@ class EtcdClient {
   Done done_;
   std::size_t server_ = 0;  // the one that is asked, or answered last
   std::size_t tried_ = 0;   // for this request
+  Reach reach_ = Reach::heard;
   std::string failures_;
   std::optional<NameLookup> lookup_;
   std::vector<IpAddress> addresses_;

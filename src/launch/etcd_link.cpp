@@ -22,7 +22,7 @@ class EtcdLink : public CoordinatorLink {
       : loop_(loop),
         plan_(plan),
         callbacks_(std::move(callbacks)),
-        listener_(listen_everywhere(0)),
+        listener_(listen_on(plan.agent.self.address, 0)),
         client_(loop, plan.etcd.servers),
         leadership_(leadership_options(), monotonic_now()) {
     perform(leadership_.on_time(monotonic_now()));
@@ -47,6 +47,12 @@ class EtcdLink : public CoordinatorLink {
     connected_ = false;
     if (inner_) inner_->disconnect();
     check_touch();
+  }
+  // Etcd itself is nothing that the nodes' scheduler starts with them.
+  Reach reach() const override {
+    if (inner_) return inner_->reach();
+    const bool is_in_vain = !leadership_.trouble().empty() && client_.reach() == Reach::nothing;
+    return is_in_vain ? Reach::nothing : Reach::heard;
   }
   void send(const Message& message) override {
     if (inner_) inner_->send(message);

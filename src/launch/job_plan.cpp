@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "core/hostlist.h"
 #include "launch/addresses.h"
 #include "launch/device_count.h"
+#include "launch/expected_hosts.h"
 #include "launch/ip_address.h"
 #include "launch/numa_binding.h"
 #include "launch/program_identity.h"
@@ -34,17 +34,11 @@ std::string random_id() {
   return text;
 }
 
-// Where a scheduler says which machines the job has, the missing ones can be named.
-std::vector<std::string> expected_hosts(const Environment& environment, int max_nodes) {
-  const auto list = environment.get("SLURM_JOB_NODELIST");
-  if (!list) return {};
-  try {
-    std::vector<std::string> hosts = expand_hostlist(*list);
-    if (hosts.size() == static_cast<std::size_t>(max_nodes)) return hosts;
-  } catch (const InvalidArgument&) {
-    // Only a convenience: the job does not depend on it.
-  }
-  return {};
+// Names of pods are known when those run, which may take minutes.
+Time start_timeout_of(const RunOptions& options, const Environment& environment) {
+  const bool names_come_late = environment.has("KUBERNETES_SERVICE_HOST");
+  if (names_come_late && !options.given.contains("start-timeout")) return Time(0);
+  return options.start_timeout;
 }
 
 // What its users call this machine. Slurm's nodes may have other names than their machines.
@@ -251,7 +245,8 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
                 .coordinator = plan.meeting.endpoint.to_string(),
                 .coordinator_may_return = !options.headed,
                 .grace = grace,
-                .join_timeout = options.rendezvous.join_timeout};
+                .join_timeout = options.rendezvous.join_timeout,
+                .start_timeout = start_timeout_of(options, environment)};
   if (plan.one_node) {
     plan.agent.hosts_coordinator = true;
     place_on_one_node(plan);
@@ -260,7 +255,11 @@ JobPlan plan_job(const RunOptions& options, const Environment& environment) {
     if (options.rdzv_backend == "etcd") find_through_etcd(plan);
   }
   plan.coordinator = coordinator_options(options, terms);
-  plan.coordinator.expected_hosts = expected_hosts(environment, options.max_nodes);
+  ExpectedHosts expected = expected_hosts(environment, options.max_nodes);
+  plan.agent.nodes_start_together = !expected.names.empty() && !options.headed;
+  plan.coordinator.expected_hosts = std::move(expected.names);
+  plan.coordinator.cure_if_alone = std::move(expected.cure);
+  plan.coordinator.start_timeout = plan.agent.start_timeout;
   if (options.numa_binding) {
     plan.cpus =
         bind_ranks(*options.numa_binding, plan.workers, find_gpus(environment).gpus, CpuTopology());

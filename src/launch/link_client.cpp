@@ -29,6 +29,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
   void stop();
 
   const std::shared_ptr<LinkConnection>& connection() const { return connection_; }
+  Reach reach() const { return reach_; }
 
  private:
   LinkSessionOptions session_options() const;
@@ -48,6 +49,7 @@ class LinkClient::Attempt : public std::enable_shared_from_this<LinkClient::Atte
   std::string failures_;  // "10.0.0.1: Connection refused, ..."
   int last_error_ = 0;    // a value of errno
   std::string last_reason_;
+  Reach reach_ = Reach::nothing;
   UniqueFd connecting_;
   EventLoop::TimerId deadline_{};
   std::shared_ptr<LinkConnection> connection_;
@@ -120,6 +122,7 @@ void LinkClient::Attempt::on_decided() {
   if (const int error = connect_error(connecting_.get())) {
     return give_up_address(std::strerror(error), error);
   }
+  reach_ = Reach::heard;
   UniqueFd socket(connecting_.get());
   loop_.cancel(deadline_);
   loop_.unwatch(connecting_.release());
@@ -152,6 +155,7 @@ void LinkClient::Attempt::on_decided() {
 void LinkClient::Attempt::give_up_address(const std::string& reason, int error) {
   last_error_ = error;
   last_reason_ = reason;
+  if (error == ECONNREFUSED) reach_ = Reach::refused;
   failures_ +=
       concat(failures_.empty() ? "" : "; ", addresses_[next_address_].to_string(), ": ", reason);
   ++next_address_;
@@ -191,6 +195,10 @@ LinkClient::~LinkClient() {
 
 bool LinkClient::open() const {
   return attempt_->connection() && attempt_->connection()->open();
+}
+
+Reach LinkClient::reach() const {
+  return attempt_->reach();
 }
 
 void LinkClient::send(std::string_view message) {

@@ -8,6 +8,7 @@
 
 #include "launch/endpoint.h"
 #include "launch/link_connection.h"
+#include "launch/reach.h"
 
 namespace lockstep {
 
@@ -48,6 +49,9 @@ class LinkClient {
 
   /// Whether messages can be sent: since on_open, until on_close or close().
   bool open() const;
+
+  /// How far it has come. Also while on_close is called.
+  Reach reach() const;
 
   /// Queues a message; it is lost if the link is not open. Throws InvalidArgument if it is longer
   /// than LinkSession::kMaxMessageBytes.

@@ -97,7 +97,7 @@ CoordinatorLink::Callbacks NodeShell::link_callbacks() {
               [this](const std::string& reason) {
                 forwarder_.on_disconnected();
                 network_desk_.close();
-                perform(agent_->on_disconnected(reason, monotonic_now()));
+                perform(agent_->on_disconnected(reason, monotonic_now(), link_->reach()));
               },
           .say = [this](const std::string& text) { note(text); },
           .moved = [this](const std::string& where,

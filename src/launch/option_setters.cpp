@@ -150,6 +150,10 @@ void set_hang_timeout(PendingOptions& pending, const OptionValue& value) {
   pending.options.hang_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
 }
 
+void set_start_timeout(PendingOptions& pending, const OptionValue& value) {
+  pending.options.start_timeout = std::chrono::seconds(parse_int_at_least(value, 0));
+}
+
 void set_straggler_time(PendingOptions& pending, const OptionValue& value) {
   pending.options.straggler_time = std::chrono::seconds(parse_int_at_least(value, 0));
 }

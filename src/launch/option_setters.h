@@ -67,6 +67,7 @@ void set_network_check(PendingOptions& pending, const OptionValue& value);
 void set_recovery(PendingOptions& pending, const OptionValue& value);
 void set_min_world(PendingOptions& pending, const OptionValue& value);
 void set_rejoin_after(PendingOptions& pending, const OptionValue& value);
+void set_start_timeout(PendingOptions& pending, const OptionValue& value);
 void set_hang_timeout(PendingOptions& pending, const OptionValue& value);
 void set_straggler_time(PendingOptions& pending, const OptionValue& value);
 void set_log_max_size(PendingOptions& pending, const OptionValue& value);

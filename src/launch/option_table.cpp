@@ -203,6 +203,16 @@ constexpr auto kOptions = std::to_array<Option>({
      .help = "Whether the nodes of a job of fixed size try, before it begins, over which of their "
              "networks they reach each other. Counts on the coordinator's node.",
      .set = set_network_check},
+    {.name = "start-timeout",
+     .placeholder = "SECONDS",
+     .variable = "LOCKSTEP_START_TIMEOUT",
+     .group = Group::meeting,
+     .origin = Origin::lockstep,
+     .fallback = "60, in Kubernetes 0",
+     .help = "How long a node waits where there was never a sign of the coordinator: its name is "
+             "not known, there is no way to it, or nothing comes back; and a coordinator for a "
+             "second node of the allocation. 0: as long as join_timeout says.",
+     .set = set_start_timeout},
     {.name = "secret-file",
      .placeholder = "FILE",
      .variable = "LOCKSTEP_SECRET_FILE",

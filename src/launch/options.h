@@ -97,7 +97,8 @@ struct RunOptions {
   bool insecure = false;
   bool tls = false;  // links between nodes are encrypted
   StoreMode store = StoreMode::shared;
-  bool network_check = true;  // on the coordinator's node
+  bool network_check = true;                                           // on the coordinator's node
+  std::chrono::milliseconds start_timeout = std::chrono::seconds(60);  // 0: as join_timeout
   RecoveryMode recovery = RecoveryMode::in_place;
   int max_replacements = 100;
   std::optional<int> min_world;  // workers that may go on without the others; unset: all or nothing

@@ -7,6 +7,7 @@
 
 #include "lockstep/error.h"
 
+using lockstep::addresses_to_listen_at;
 using lockstep::advertised_address;
 using lockstep::AdvertiseOptions;
 using lockstep::InvalidArgument;
@@ -183,4 +184,28 @@ TEST(AdvertisedAddress, a_machine_without_a_network_says_so) {
   } catch (const lockstep::SystemError& error) {
     EXPECT_NE(std::string(error.what()).find("'island'"), std::string::npos) << error.what();
   }
+}
+
+TEST(AddressesToListenAt, those_of_the_name_that_the_machine_has) {
+  const std::vector<IpAddress> known{ip("10.99.0.7"), ip("192.0.2.1"), ip("fe80::7")};
+  EXPECT_EQ(addresses_to_listen_at("node7", known, two_networks()),
+            std::vector<std::string>{"10.99.0.7"});
+}
+
+TEST(AddressesToListenAt, loopback_is_enough_where_nobody_else_is_meant) {
+  EXPECT_EQ(addresses_to_listen_at("localhost", {ip("::1"), ip("127.0.0.1")}, two_networks()),
+            std::vector<std::string>{"127.0.0.1"});
+  EXPECT_EQ(addresses_to_listen_at("127.0.0.1", {ip("127.0.0.1")}, two_networks()),
+            std::vector<std::string>{"127.0.0.1"});
+  const LocalMachine lone{.name = "n",
+                          .addresses = {{.address = ip("127.0.0.1"), .interface = "lo"}}};
+  EXPECT_EQ(addresses_to_listen_at("n", {ip("127.0.1.1")}, lone),
+            std::vector<std::string>{"127.0.1.1"});
+}
+
+TEST(AddressesToListenAt, everywhere_where_others_know_the_name_otherwise) {
+  EXPECT_TRUE(addresses_to_listen_at("node7", {ip("127.0.1.1")}, two_networks()).empty());
+  EXPECT_TRUE(addresses_to_listen_at("public", {ip("192.0.2.1")}, two_networks()).empty());
+  EXPECT_TRUE(addresses_to_listen_at("node7", {}, two_networks()).empty());
+  EXPECT_TRUE(addresses_to_listen_at("0.0.0.0", {ip("0.0.0.0")}, two_networks()).empty());
 }

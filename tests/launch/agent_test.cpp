@@ -59,6 +59,57 @@ TEST(Agent, WithoutACoordinatorItGivesUpAfterTheJoinTimeOutAndSaysWhere) {
   EXPECT_NE(node.finish()->reason.find("no coordinator at a:29400 for 60"), std::string::npos);
 }
 
+TEST(Agent, WhereThereIsNoSignOfACoordinatorItGivesUpSooner) {
+  AgentDriver node;
+  node.options().start_timeout = 60s;
+  node.agent();
+  node.pass(5s, false);
+  node.disconnect(Reach::nothing);
+  node.pass(54s, false);
+  EXPECT_FALSE(node.finish());
+  node.pass(3s, false);
+  ASSERT_TRUE(node.finish());
+  EXPECT_EQ(node.finish()->code, 1);
+  EXPECT_NE(node.finish()->reason.find("b found no coordinator at a:29400 for 6"),
+            std::string::npos)
+      << node.finish()->reason;
+  EXPECT_NE(node.finish()->reason.find("--start-timeout"), std::string::npos);
+}
+
+TEST(Agent, ASignOfLifeOfItsMachineIsReasonToWaitOn) {
+  AgentDriver node;
+  node.options().start_timeout = 60s;
+  node.agent();
+  node.disconnect(Reach::nothing);
+  node.pass(50s, false);
+  node.disconnect(Reach::refused);
+  node.pass(100s, false);
+  EXPECT_FALSE(node.finish());
+  node.disconnect(Reach::nothing);
+  node.pass(1s, false);
+  EXPECT_TRUE(node.finish());  // and since then there was none for as long
+}
+
+TEST(Agent, WhereASchedulerStartsAllNodesAPortWithoutListenerIsNoSign) {
+  AgentDriver node;
+  node.options().start_timeout = 60s;
+  node.options().nodes_start_together = true;
+  node.agent();
+  node.disconnect(Reach::refused);
+  node.pass(62s, false);
+  EXPECT_TRUE(node.finish());
+}
+
+TEST(Agent, ACoordinatorThatWasThereIsAwaited) {
+  AgentDriver node;
+  node.options().start_timeout = 60s;
+  node.connect();
+  node.hear(Beat{});
+  node.disconnect(Reach::nothing);
+  node.pass(100s, false);
+  EXPECT_FALSE(node.finish());
+}
+
 TEST(Agent, OnlyGroupRankZeroOpensTheStoreAndIsReadyAfterwards) {
   AgentDriver other;
   other.connect();

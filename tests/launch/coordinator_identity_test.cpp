@@ -69,28 +69,51 @@ TEST(CoordinatorIdentity, AnotherProgramOrOtherArgumentsAreSaidAndTaken) {
             std::string::npos);
 }
 
-TEST(CoordinatorAlone, InAnAllocationTheCureIsNamedAfterAWhile) {
+CoordinatorDriver allocation_of_three() {
   CoordinatorDriver job(fixed(3));
   job.options().expected_hosts = {"a", "b", "c.example.org"};
-  job.join("a");
-  job.pass(19s, {"a"});
-  EXPECT_EQ(job.said().find("only"), std::string::npos) << job.said();
-  job.pass(7s, {"a"});
-  const std::string said = job.said();
-  EXPECT_NE(said.find("started on a only"), std::string::npos) << said;
-  EXPECT_NE(said.find("(b, c.example.org)"), std::string::npos) << said;
-  EXPECT_NE(said.find("srun"), std::string::npos) << said;
-  job.pass(60s, {"a"});
-  EXPECT_EQ(job.said(), said);  // once
+  job.options().cure_if_alone = "put srun before it";
+  job.options().start_timeout = 60s;
+  return job;
 }
 
-TEST(CoordinatorAlone, WhereOthersHaveComeItIsNotSaid) {
-  CoordinatorDriver job(fixed(3));
-  job.options().expected_hosts = {"a", "b", "c"};
+TEST(CoordinatorAlone, InAnAllocationTheJobEndsWithTheCure) {
+  CoordinatorDriver job = allocation_of_three();
+  job.join("a");
+  job.pass(59s, {"a"});
+  EXPECT_EQ(job.phase(), Phase::gathering);
+  job.pass(2s, {"a"});
+  ASSERT_TRUE(job.last<Finish>("a"));
+  EXPECT_EQ(job.last<Finish>("a")->code, 1);
+  const std::string reason = job.last<Finish>("a")->reason;
+  EXPECT_NE(reason.find("started on a only"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("(b, c.example.org)"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("put srun before it"), std::string::npos) << reason;
+}
+
+TEST(CoordinatorAlone, WhereOthersHaveComeTheRestIsAwaited) {
+  CoordinatorDriver job = allocation_of_three();
   job.join("a");
   job.join("b");
-  job.pass(60s, {"a", "b"});
-  EXPECT_EQ(job.said().find("only"), std::string::npos) << job.said();
+  job.pass(90s, {"a", "b"});
+  EXPECT_EQ(job.phase(), Phase::gathering);
+}
+
+TEST(CoordinatorAlone, WhereNoSchedulerHasNamedNodesTheyMayComeLater) {
+  CoordinatorDriver job(fixed(3));
+  job.options().start_timeout = 60s;
+  job.join("a");
+  job.pass(90s, {"a"});
+  EXPECT_EQ(job.phase(), Phase::gathering);
+}
+
+TEST(CoordinatorAlone, WhoWasNotAloneBeforeIsNot) {
+  CoordinatorDriver job = allocation_of_three();
+  job.join("a");
+  job.join("b");
+  job.close("b");
+  job.pass(90s, {"a"});  // b is lost
+  EXPECT_EQ(job.phase(), Phase::gathering);
 }
 
 }  // namespace

@@ -50,6 +50,21 @@ TEST(CoordinatorRecall, workers_go_on_when_all_nodes_come_to_the_new_coordinator
   EXPECT_EQ(driver.last<Finish>(14).value().code, 0);
 }
 
+TEST(CoordinatorRecall, a_warning_before_it_is_told_with_the_time_that_is_left) {
+  CoordinatorDriver before(fixed(2, 1));
+  before.start({"a", "b"});
+  const auto version = before.coordinator().record_version();
+  before.tell("a", PassSignal{.signal = SIGUSR1, .time_left = 60s});
+  EXPECT_GT(before.coordinator().record_version(), version);
+  before.pass(10s, {"a", "b"});
+  CoordinatorDriver driver = after(before, /*host_is_gone=*/false);
+  driver.coordinator();
+  driver.pass(2s);
+  driver.rejoin("b", 12, NodePhase::running, 1);
+  const PassSignal rest{.signal = 0, .time_left = 48s};
+  EXPECT_EQ(driver.last<PassSignal>(12), rest);
+}
+
 TEST(CoordinatorRecall, a_node_that_died_with_the_coordinator_costs_a_restart) {
   CoordinatorDriver before(fixed(2, 1));
   before.start({"a", "b"});

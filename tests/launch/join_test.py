@@ -19,6 +19,22 @@ LOCKSTEP, FAKE_CLOCK = sys.argv.pop(1), sys.argv.pop(1)
 set_launcher(LOCKSTEP)
 
 
+def listening(network, node):
+    """Addresses and ports outside loopback that something of the node listens at."""
+    found = set()
+    for name, size in (("tcp", 8), ("tcp6", 32)):
+        table = subprocess.run(network.command(node, "cat", f"/proc/net/{name}"), check=True,
+                               capture_output=True, text=True).stdout
+        for line in table.splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            if state == "0A":
+                address, port = local.split(":")
+                if size == 8:
+                    address = ".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
+                found.add((address, int(port, 16)))
+    return {each for each in found if not each[0].startswith("127.")}
+
+
 class JoinTest(unittest.TestCase):
     nodes = 2
     networks = 1
@@ -79,15 +95,35 @@ class JoinTest(unittest.TestCase):
 
 
 class NoCoordinator(JoinTest):
+    def last_line(self, job):
+        """Of a job that ends because it finds no coordinator."""
+        code, _, err = job.end()
+        self.assertEqual(code, 1, err)
+        lines = [line for line in err.splitlines() if "found no coordinator at" in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertIn("node2 found no coordinator", lines[0])
+        return lines[0]
+
     def test_a_name_that_is_not_known(self):
-        line = self.line(self.start(2, endpoint="no-such-host.invalid:29400"), "cannot be resolved")
-        self.assertIn("no-such-host.invalid", line)
+        line = self.last_line(self.start(2, "--start-timeout", "2",
+                                         endpoint="no-such-host.invalid:29400"))
+        self.assertIn("'no-such-host.invalid' cannot be resolved", line)
         self.assertIn("/etc/hosts", line)
 
+    def test_in_kubernetes_names_may_come_late(self):
+        job = self.start(2, "--rdzv-conf", "join_timeout=100", endpoint="no-such-host.invalid:29400",
+                         env={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+        self.assertIn("giving up in 9", self.line(job, "cannot be resolved"))
+
     def test_a_port_where_nothing_listens(self):
-        line = self.line(self.start(2, endpoint=f"{self.network.address(1)}:29401"), "cannot connect to")
-        self.assertIn("10.77.0.1:29401", line)
-        self.assertIn("Connection refused", line)
+        endpoint = f"{self.network.address(1)}:29401"
+        # By hand: the other may be about to start.
+        line = self.line(self.start(2, "--start-timeout", "1", endpoint=endpoint), "giving up in 59")
+        self.assertIn("cannot connect to 10.77.0.1:29401 (10.77.0.1: Connection refused)", line)
+        self.assertIn("start lockstep run there", line)
+        # A scheduler has started all that it will.
+        line = self.last_line(self.start(2, "--start-timeout", "2", endpoint=endpoint,
+                                         env={"SLURM_JOB_NODELIST": "node[1-2]"}))
         self.assertIn("start lockstep run there", line)
 
     def test_a_port_that_is_blocked(self):
@@ -95,13 +131,13 @@ class NoCoordinator(JoinTest):
         ip("-n", self.network.namespace(1), "route", "add", "blackhole", "10.77.0.2/32")
         self.addCleanup(ip, "-n", self.network.namespace(1), "route", "delete", "blackhole",
                         "10.77.0.2/32")
-        line = self.line(self.start(2), "no answer")
-        self.assertIn("10.77.0.1:29400", line)
+        line = self.last_line(self.start(2, "--start-timeout", "2"))
+        self.assertIn("10.77.0.1:29400 (10.77.0.1: no answer)", line)
         self.assertIn("firewall", line)
 
     def test_a_network_without_a_way_there(self):
-        line = self.line(self.start(2, "--local-addr", "10.77.0.2", endpoint="192.0.2.1:29400"),
-                         "cannot connect to")
+        line = self.last_line(self.start(2, "--local-addr", "10.77.0.2", "--start-timeout", "2",
+                                         endpoint="192.0.2.1:29400"))
         self.assertIn("no way to 192.0.2.1", line)
 
     def test_a_port_that_another_program_holds_is_an_end_with_its_name(self):
@@ -171,14 +207,51 @@ class Unequal(JoinTest):
 
 
 class Allocation(JoinTest):
+    def alone(self, environment):
+        code, _, err = self.start(1, "--start-timeout", "2", env=environment).end()
+        self.assertEqual(code, 1, err)
+        lines = [line for line in err.splitlines() if "lockstep run was started on" in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertIn("on node1 only: nobody else of this allocation has come to 10.77.0.1", lines[0])
+        self.assertIn("(other-node)", lines[0])
+        return lines[0]
+
     def test_a_command_that_runs_on_one_node_only(self):
-        first = self.start(1, env={"SLURM_JOB_NODELIST": "node1,other-node"})
-        line = self.line(first, "only: nobody else")
-        self.assertIn("started on node1 only", line)
-        self.assertIn("(other-node)", line)
-        self.assertIn("srun", line)
-        # It may still come.
-        self.ends_well(self.start(2), first)
+        self.assertIn("srun", self.alone({"SLURM_JOB_NODELIST": "node1,other-node"}))
+
+    def test_the_same_under_pbs(self):
+        nodes = self.file("nodes", "node1\nnode1\nother-node\nother-node\n")
+        self.assertIn("--nnodes auto", self.alone({"PBS_NODEFILE": nodes}))
+
+
+class Listening(JoinTest):
+    """Where the coordinator listens if its endpoint is a name."""
+    networks = 2
+
+    def start_with_hosts(self, node, hosts, *options, **more):
+        """With an /etc/hosts of its own."""
+        path = self.file(f"hosts{node}", hosts)
+        words = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', path]
+        plain = self.on
+        self.on = lambda number, *rest: [*plain(number, *words), *rest]
+        try:
+            return self.start(node, *options, **more)
+        finally:
+            self.on = plain
+
+    def test_at_the_addresses_of_the_name_that_are_this_nodes(self):
+        hosts = "127.0.0.1 localhost\n10.78.0.1 head\n10.99.0.9 head\n"
+        first = self.start_with_hosts(1, hosts, endpoint="head:29400")
+        first.wait_for_error("joined")
+        self.assertEqual(listening(self.network, 1), {("10.78.0.1", 29400)})
+        self.ends_well(self.start_with_hosts(2, hosts, endpoint="head:29400"), first)
+
+    def test_everywhere_where_the_name_is_loopback_here_alone(self):
+        first = self.start_with_hosts(1, "127.0.0.1 localhost\n127.0.1.1 node1\n",
+                                      endpoint="node1:29400")
+        first.wait_for_error("joined")
+        self.assertEqual({port for _, port in listening(self.network, 1)}, {29400})
+        self.ends_well(self.start_with_hosts(2, "10.77.0.1 node1\n", endpoint="node1:29400"), first)
 
 
 class Survey(JoinTest):
@@ -200,21 +273,6 @@ class Survey(JoinTest):
         self.network.forbid(node, other, network)
         self.addCleanup(self.network.allow, node, other, network)
 
-    def listening(self, node):
-        """Addresses and ports outside loopback that something of the node listens at."""
-        found = set()
-        for name, size in (("tcp", 8), ("tcp6", 32)):
-            table = subprocess.run(self.network.command(node, "cat", f"/proc/net/{name}"), check=True,
-                                   capture_output=True, text=True).stdout
-            for line in table.splitlines()[1:]:
-                local, state = line.split()[1], line.split()[3]
-                if state == "0A":
-                    address, port = local.split(":")
-                    if size == 8:
-                        address = ".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
-                    found.add((address, int(port, 16)))
-        return {each for each in found if not each[0].startswith("127.")}
-
     def test_the_coordinators_network_is_taken_where_it_joins_all(self):
         jobs = self.start_all(worker=self.waiter())
         lines = [job.wait_for_line("over") for job in jobs]
@@ -222,9 +280,9 @@ class Survey(JoinTest):
             self.assertRegex(line, rf"rank {rank} at 10\.77\.0\.1 port \d+ over eth0 =eth0")
         jobs[0].wait_for_error("network: 10.77.0.0/24 (eth0) on all 3 nodes\n")
         port = int(lines[0].split(" port ")[1].split()[0])
-        self.assertEqual(self.listening(1), {("10.77.0.1", 29400), ("10.77.0.1", port)})
+        self.assertEqual(listening(self.network, 1), {("10.77.0.1", 29400), ("10.77.0.1", port)})
         for node in (2, 3):
-            self.assertEqual(self.listening(node), set())
+            self.assertEqual(listening(self.network, node), set())
 
     def test_another_one_is_taken_where_a_pair_does_not_reach_each_other(self):
         self.forbid(2, 3)
@@ -235,7 +293,7 @@ class Survey(JoinTest):
         jobs[0].wait_for_error("network: 10.78.0.0/24 (eth1) on all 3 nodes; node2 does not reach "
                                "node3 at 10.77.0.3 (eth0): ")
         port = int(lines[0].split(" port ")[1].split()[0])
-        self.assertEqual(self.listening(1), {("10.77.0.1", 29400), ("10.78.0.1", port)})
+        self.assertEqual(listening(self.network, 1), {("10.77.0.1", 29400), ("10.78.0.1", port)})
 
     def test_where_no_network_joins_all_the_job_ends_with_the_pair(self):
         self.forbid(2, 3, network=0)
@@ -246,6 +304,14 @@ class Survey(JoinTest):
             self.assertIn("no network joins all nodes", err)
             self.assertIn("node2 does not reach node3 at 10.77.0.3 (eth0): ", err)
             self.assertIn("--network-check off", err)
+
+    def test_with_tls_probes_are_encrypted_and_decide_alike(self):
+        self.forbid(2, 3)
+        jobs = self.start_all("--tls", worker=self.waiter())
+        for rank, job in enumerate(jobs):
+            self.assertIn(f"rank {rank} at 10.78.0.1 port", job.wait_for_line("over eth1 =eth1"))
+        jobs[0].wait_for_error("network: 10.78.0.0/24 (eth1) on all 3 nodes; node2 does not reach "
+                               "node3 at 10.77.0.3 (eth0): ")
 
     def test_without_the_check_it_starts_all_the_same(self):
         self.forbid(2, 3, network=0)

@@ -99,6 +99,8 @@ const std::vector<Case>& value_cases() {
       {"prologue", "module load x", [](const auto& o) { return o.prologue == "module load x"; }},
       {"remote-lockstep", "/opt/l", [](const auto& o) { return o.remote_lockstep == "/opt/l"; }},
       {"network-check", "off", [](const auto& o) { return !o.network_check; }},
+      {"start-timeout", "9",
+       [](const auto& o) { return o.start_timeout == std::chrono::seconds(9); }},
       {"prefix", "[${rank}]", [](const auto& o) { return o.prefix == "[${rank}]"; }},
       {"log-max-size", "2M", [](const auto& o) { return o.log_max_bytes == 2u << 20; }},
   };

@@ -170,7 +170,9 @@ class AgentDriver {
   Time now() const { return now_; }
 
   void connect() { perform(agent().on_connected(now_)); }
-  void disconnect() { perform(agent().on_disconnected("connection reset", now_)); }
+  void disconnect(Reach reach = Reach::heard) {
+    perform(agent().on_disconnected("connection reset", now_, reach));
+  }
   void hear(const Message& message) { perform(agent().on_message(message, now_)); }
   void end_worker(int local_rank, int code) {
     perform(agent().on_worker_end(

@@ -78,6 +78,7 @@ void Checks::coordinator_started(int life, const std::optional<CoordinatorRecord
   gathering_since_ = local_now;
   finish_.reset();
   warnings_ = {};
+  if (record && record->time_left) warnings_.recalled(*record->time_left);
   told_.clear();
   ++tally_.coordinators;
 }

@@ -10,13 +10,16 @@
 namespace lockstep::sim {
 
 /// What a coordinator, in one life, may tell nodes of a scheduler's warnings: none that it has not
-/// heard of, to nobody more often than that, and never more time than was said to be left.
+/// heard of, to nobody more often than that, and never more time than was said to be left, to it or
+/// to the one whose record it has.
 class Warnings {
  public:
   void heard(const PassSignal& signal) {
     ++heard_;
     if (signal.time_left) longest_ = std::max(longest_, *signal.time_left);
   }
+
+  void recalled(Time time_left) { longest_ = std::max(longest_, time_left); }
 
   /// What is wrong with it; empty: nothing.
   std::string sent(const std::string& node_id, const PassSignal& signal) {
