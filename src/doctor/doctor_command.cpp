@@ -24,7 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultPort = 29400;
 constexpr int kMostRounds = 8;
-constexpr int kSmokeLimitMs = 180000;
 
 void print(const DoctorReport& report, const DoctorOptions& options, std::ostream& out) {
   out << (options.json ? to_json(report) + "\n" : to_text(report, options.detail));

@@ -23,7 +23,6 @@ constexpr std::size_t kMostNames = 64;
 constexpr milliseconds kProbeLimit{30000};
 constexpr int kVisibleLimitMs = 10000;
 constexpr milliseconds kMarkLeeway{5000};
-constexpr int kSmokeLimitMs = 180000;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

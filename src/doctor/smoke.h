@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// How long the small job may take.
+inline constexpr int kSmokeLimitMs = 180000;
+
 /// How a node takes part in the smoke test: a small job, started as any other, in which all ranks
 /// add up numbers.
 struct SmokeSetup {

@@ -38,7 +38,7 @@ std::int64_t seconds_of(const std::string& time) {
   }
 }
 
-std::string resources(const JobOptions& options) {
+std::string pbs_resources(const JobOptions& options) {
   const bool torque = options.dialect == PbsDialect::torque;
   std::string text = concat("#PBS -l ", torque ? "nodes=" : "select=", options.nodes);
   if (options.cpus_per_node) text += concat(torque ? ":ppn=" : ":ncpus=", *options.cpus_per_node);
@@ -56,9 +56,9 @@ std::string resources(const JobOptions& options) {
   return text;
 }
 
-std::string directives(const JobOptions& options) {
+std::string pbs_directives(const JobOptions& options) {
   std::string text = concat("#PBS -N ", plain("job-name", options.job_name), "\n",
-                            resources(options), "#PBS -j oe\n");
+                            pbs_resources(options), "#PBS -j oe\n");
   if (options.queue) text += concat("#PBS -q ", plain("queue", *options.queue), "\n");
   if (options.account) text += concat("#PBS -A ", plain("account", *options.account), "\n");
   if (options.output) text += concat("#PBS -o ", plain("output", *options.output), "\n");
@@ -84,7 +84,7 @@ std::string alarm(const JobOptions& options) {
 }
 
 // qrerun is for operators at many sites; anybody may submit the script again.
-constexpr std::string_view kRequeue = R"sh(
+constexpr std::string_view kPbsRequeue = R"sh(
 first=${LOCKSTEP_FIRST_JOB:-$PBS_JOBID}
 count_file=.lockstep-restarts-$first
 if [ "$code" -ne "$saved" ] || [ "$stopped" -eq 1 ]; then  # stopped: somebody has deleted it
@@ -102,13 +102,13 @@ echo "lockstep: the program has saved; job $PBS_JOBID is queued again" >&2
 qrerun "$PBS_JOBID" 2>/dev/null || qsub -v LOCKSTEP_FIRST_JOB="$first" "$script"
 )sh";
 
-std::string requeue(const JobOptions& options) {
+std::string pbs_requeue(const JobOptions& options) {
   if (!options.requeue) return "";
   return concat("saved=", resume_code(), "\nmost=", options.max_requeues,
-                "\nscript=", shell_quoted(*options.script), kRequeue);
+                "\nscript=", shell_quoted(*options.script), kPbsRequeue);
 }
 
-constexpr std::string_view kTraps = R"sh(#
+constexpr std::string_view kPbsTraps = R"sh(#
 # Written by `lockstep qsub`; to be submitted with qsub.
 
 cd "$PBS_O_WORKDIR" || exit
@@ -116,7 +116,11 @@ launcher=
 alarm=
 pass_on() {
   heard=1
-  if [ -n "$launcher" ]; then kill -s "$1" "$launcher"; fi
+  if [ -n "$launcher" ]; then
+    kill -s "$1" "$launcher"
+  elif [ "$1" = TERM ]; then
+    exit 143  # there is nothing to be saved yet
+  fi
 }
 trap 'pass_on USR1' USR1  # the time is nearly over; the launcher tells all ranks
 stopped=0
@@ -126,10 +130,10 @@ trap 'stopped=1; pass_on TERM' TERM
 }  // namespace
 
 std::string pbs_script(const JobOptions& options) {
-  return concat(script_head(options), directives(options), kTraps, preparation(options),
+  return concat(script_head(options), pbs_directives(options), kPbsTraps, preparation(options),
                 alarm(options), "\n", run_and_wait(options),
-                "if [ -n \"$alarm\" ]; then kill \"$alarm\" 2>/dev/null; fi\n", requeue(options),
-                "exit \"$code\"\n");
+                "if [ -n \"$alarm\" ]; then kill \"$alarm\" 2>/dev/null; fi\n",
+                pbs_requeue(options), "exit \"$code\"\n");
 }
 
 }  // namespace lockstep

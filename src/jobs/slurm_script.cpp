@@ -19,7 +19,7 @@ std::string directive(std::string_view name, const std::optional<int>& value) {
   return value ? directive(name, concat(*value)) : "";
 }
 
-std::string directives(const JobOptions& options) {
+std::string slurm_directives(const JobOptions& options) {
   std::string text =
       concat(directive("job-name", options.job_name), directive("nodes", concat(options.nodes)),
              "#SBATCH --ntasks-per-node=1\n", directive("time", options.time),
@@ -40,12 +40,13 @@ std::string directives(const JobOptions& options) {
   return text;
 }
 
-constexpr std::string_view kRequeue = R"sh(
+constexpr std::string_view kSlurmRequeue = R"sh(
 if [ "$code" -eq "$saved" ]; then
   job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
   job=${job:-$SLURM_JOB_ID}
   state=$(squeue --noheader --format=%T --jobs="$job")
-  if [ "$state" != RUNNING ]; then  # somebody has cancelled it
+  # For a while after a warning it is SIGNALING; anything else: somebody has cancelled it.
+  if [ "$state" != RUNNING ] && [ "$state" != SIGNALING ]; then
     echo "lockstep: the program has saved; job $job is $state, and not queued again" >&2
   elif [ "${SLURM_RESTART_COUNT:-0}" -lt "$most" ]; then
     echo "lockstep: the program has saved; job $job is queued again" >&2
@@ -56,18 +57,22 @@ if [ "$code" -eq "$saved" ]; then
 fi
 )sh";
 
-std::string requeue(const JobOptions& options) {
+std::string slurm_requeue(const JobOptions& options) {
   if (!options.requeue) return "";
-  return concat("saved=", resume_code(), "\nmost=", options.max_requeues, kRequeue);
+  return concat("saved=", resume_code(), "\nmost=", options.max_requeues, kSlurmRequeue);
 }
 
-constexpr std::string_view kTraps = R"sh(#
+constexpr std::string_view kSlurmTraps = R"sh(#
 # Written by `lockstep sbatch`; to be submitted with sbatch.
 
 launcher=
 pass_on() {
   heard=1
-  if [ -n "$launcher" ]; then kill -s "$1" "$launcher"; fi
+  if [ -n "$launcher" ]; then
+    kill -s "$1" "$launcher"
+  elif [ "$1" = TERM ]; then
+    exit 143  # there is nothing to be saved yet
+  fi
 }
 trap 'pass_on USR1' USR1  # the time is nearly over; the launcher tells all ranks
 trap 'pass_on TERM' TERM
@@ -76,9 +81,9 @@ trap 'pass_on TERM' TERM
 }  // namespace
 
 std::string slurm_script(const JobOptions& options) {
-  return concat(script_head(options), directives(options), kTraps,
+  return concat(script_head(options), slurm_directives(options), kSlurmTraps,
                 "export LOCKSTEP_WARNING_SECONDS=", options.warning.count(), "\n",
-                preparation(options), "\n", run_and_wait(options), requeue(options),
+                preparation(options), "\n", run_and_wait(options), slurm_requeue(options),
                 "exit \"$code\"\n");
 }
 

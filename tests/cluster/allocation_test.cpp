@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster/slurm_address.h"
+#include "contains.h"
 #include "lockstep/error.h"
 
 using lockstep::Allocation;
@@ -43,10 +44,6 @@ std::vector<std::string> names(const Allocation& allocation) {
 Variables operator+(Variables left, const Variables& right) {
   for (const auto& [name, value] : right) left[name] = value;
   return left;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // As Slurm 22.05 sets them.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "contains.h"
 #include "lockstep/error.h"
 
 using lockstep::chosen_hosts;
@@ -22,10 +23,6 @@ std::string refusal(const std::function<void()>& action) {
     return error.what();
   }
   return "nothing was refused";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -142,6 +142,12 @@ class Both(Scripts):
                 self.assertIn(f"launcher heard {name}", output)
                 (self.folder / "record.ready").unlink()
 
+    def test_a_job_that_is_stopped_before_it_begins_does_not(self):
+        for command in ("sbatch", "qsub"):
+            self.run_script(self.script(command, "--setup=kill -TERM $$"), code=143)
+            self.assertFalse((self.folder / "record").exists())
+        self.assertEqual(self.calls(), "")
+
     def test_a_job_that_just_fails_is_not_queued_again(self):
         for command in ("sbatch", "qsub"):
             self.run_script(self.script(command), code=3, CODE="3")
@@ -153,6 +159,8 @@ class Slurm(Scripts):
     def test_a_job_that_has_saved_is_queued_again(self):
         self.run_script(self.script("sbatch"), code=75, CODE="75")
         self.assertEqual(self.calls(), "scontrol requeue 7\n")
+        self.run_script(self.script("sbatch"), code=75, CODE="75", STATE="SIGNALING")
+        self.assertEqual(self.calls(), "scontrol requeue 7\n" * 2)
 
     def test_of_an_array_only_the_task_is(self):
         self.run_script(self.script("sbatch"), code=75, CODE="75", SLURM_ARRAY_JOB_ID="5",
@@ -186,8 +194,12 @@ class Slurm(Scripts):
 
     def test_without_slurm_one_line_says_so(self):
         (self.folder / "sbatch").unlink()
+        place = self.folder / "temporary"
+        place.mkdir()
         done = subprocess.run([LOCKSTEP, "sbatch", "--", "train.py"], capture_output=True, text=True,
-                              env={**self.environment(), "PATH": "/nowhere"}, timeout=LIMIT)
+                              env={**self.environment(), "PATH": "/nowhere", "TMPDIR": str(place)},
+                              timeout=LIMIT)
+        self.assertEqual(list(place.iterdir()), [])
         self.assertEqual(done.returncode, 1)
         self.assertIn("--print", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)
@@ -222,6 +234,7 @@ class Pbs(Scripts):
                                      LOCKSTEP_FIRST_JOB="7.server")
         self.assertEqual(self.calls(), "qsub -v LOCKSTEP_FIRST_JOB=7.server my job.pbs\n" * 2)
         self.assertIn("has come again 2 times", output)
+        self.assertEqual(list(self.folder.glob(".lockstep-restarts*")), [])
 
     def test_one_that_was_deleted_is_not(self):
         process = self.start(self.script("qsub"), AWAITS="1", CODE="75")

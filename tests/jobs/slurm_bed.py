@@ -107,7 +107,7 @@ class SlurmCluster:
 
     def wait_for_job(self, job, limit=LIMIT):
         """Until it has ended; its fields."""
-        active = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
+        active = ("PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "COMPLETING", "SUSPENDED", "REQUEUED")
         return self.wait(lambda: (fields := self.fields(job))["JobState"] not in active and fields,
                          f"the end of job {job}", limit)
 
