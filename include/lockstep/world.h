@@ -26,7 +26,10 @@ struct InitOptions {
   std::optional<int> rank;
   std::optional<int> world_size;
 
-  /// "gloo", "nccl", "cpu:gloo,cuda:nccl"; empty: nccl for a CUDA device, gloo for the CPU.
+  /// "gloo", "shm", "nccl", "cpu:gloo,cuda:nccl"; empty: what LOCKSTEP_BACKEND names, or else nccl
+  /// for a CUDA device and gloo for the CPU.
+  /// shm moves CPU tensors through memory that the ranks share, if all are on one machine; if they
+  /// are not, or cannot, it is Gloo, and rank 0 says why.
   std::string backend;
   /// "cpu", "cuda", "cuda:1"; empty: CUDA device number local_rank where there are any and the
   /// library was built for them, otherwise the CPU.
@@ -45,6 +48,7 @@ struct InitOptions {
 struct NewGroupOptions {
   std::vector<int> ranks;                // of the world
   std::chrono::milliseconds timeout{0};  // 0: the world's
+  std::string backend = {};              // as in InitOptions; empty: the world's
 };
 
 /// This process's place among all processes of a job, and the way to reach them.

@@ -86,6 +86,14 @@ struct BackendOp {
   std::function<void()> finish;
 };
 
+/// Tells backend shm whether the caller goes on meanwhile; the others have rules of their own for
+/// it.
+template <typename Options>
+Options& told(Options& options, const GroupImpl& group, const at::Tensor& tensor, bool async_op) {
+  if (group.serves_with_shm(tensor.device())) options.asyncOp = async_op;
+  return options;
+}
+
 }  // namespace
 
 bool Work::is_completed() const {
@@ -142,6 +150,7 @@ Work ProcessGroup::all_reduce(const at::Tensor& tensor, const AllReduceOptions& 
   c10d::AllreduceOptions native_options;
   native_options.reduceOp = op.native_op;
   Tensors tensors = one(tensor);
+  told(native_options, group, tensor, options.async_op);
   return make_work(group.group->allreduce(tensors, native_options), options.async_op, op.finish);
 }
 
@@ -154,6 +163,7 @@ Work ProcessGroup::reduce(const at::Tensor& tensor, const ReduceOptions& options
   native_options.reduceOp = op.native_op;
   native_options.rootRank = options.root;
   Tensors tensors = one(tensor);
+  told(native_options, group, tensor, options.async_op);
   return make_work(group.group->reduce(tensors, native_options), options.async_op,
                    group.rank == options.root ? op.finish : nullptr);
 }
@@ -165,6 +175,7 @@ Work ProcessGroup::broadcast(const at::Tensor& tensor, const RootedOptions& opti
   c10d::BroadcastOptions native_options;
   native_options.rootRank = options.root;
   Tensors tensors = one(tensor);
+  told(native_options, group, tensor, options.async_op);
   return make_work(group.group->broadcast(tensors, native_options), options.async_op);
 }
 
@@ -175,7 +186,9 @@ Work ProcessGroup::all_gather(const Tensors& outputs, const at::Tensor& input,
   check_list(group, "all_gather", "outputs", outputs, true);
   std::vector<Tensors> output_lists{outputs};
   Tensors inputs = one(input);
-  return make_work(group.group->allgather(output_lists, inputs), options.async_op);
+  c10d::AllgatherOptions native_options;
+  told(native_options, group, input, options.async_op);
+  return make_work(group.group->allgather(output_lists, inputs, native_options), options.async_op);
 }
 
 Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
@@ -189,7 +202,9 @@ Work ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Te
                                  " each need ", input.numel() * group.size()));
   }
   at::Tensor out = output, in = input;
-  return make_work(group.group->_allgather_base(out, in), options.async_op);
+  c10d::AllgatherOptions native_options;
+  told(native_options, group, input, options.async_op);
+  return make_work(group.group->_allgather_base(out, in, native_options), options.async_op);
 }
 
 Work ProcessGroup::gather(const Tensors& outputs, const at::Tensor& input,
@@ -203,6 +218,7 @@ Work ProcessGroup::gather(const Tensors& outputs, const at::Tensor& input,
   std::vector<Tensors> output_lists;
   if (group.rank == options.root) output_lists.push_back(outputs);
   Tensors inputs = one(input);
+  told(native_options, group, input, options.async_op);
   return make_work(group.group->gather(output_lists, inputs, native_options), options.async_op);
 }
 
@@ -217,6 +233,7 @@ Work ProcessGroup::scatter(const at::Tensor& output, const Tensors& inputs,
   std::vector<Tensors> input_lists;
   if (group.rank == options.root) input_lists.push_back(inputs);
   Tensors outputs = one(output);
+  told(native_options, group, output, options.async_op);
   return make_work(group.group->scatter(outputs, input_lists, native_options), options.async_op);
 }
 
@@ -230,6 +247,7 @@ Work ProcessGroup::reduce_scatter(const at::Tensor& output, const Tensors& input
   native_options.reduceOp = op.native_op;
   Tensors outputs = one(output);
   std::vector<Tensors> input_lists{inputs};
+  told(native_options, group, output, options.async_op);
   return make_work(group.group->reduce_scatter(outputs, input_lists, native_options),
                    options.async_op, op.finish);
 }
@@ -248,6 +266,7 @@ Work ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Ten
   c10d::ReduceScatterOptions native_options;
   native_options.reduceOp = op.native_op;
   at::Tensor out = output, in = input;
+  told(native_options, group, output, options.async_op);
   return make_work(group.group->_reduce_scatter_base(out, in, native_options), options.async_op,
                    op.finish);
 }
@@ -259,7 +278,9 @@ Work ProcessGroup::all_to_all(const Tensors& outputs, const Tensors& inputs,
   check_list(group, "all_to_all", "inputs", inputs, true);
   Tensors out = outputs, in = inputs;
   if (!group.serves_with_gloo(in.front().device()) || !in.front().is_cpu()) {
-    return make_work(group.group->alltoall(out, in), options.async_op);
+    c10d::AllToAllOptions native_options;
+    told(native_options, group, in.front(), options.async_op);
+    return make_work(group.group->alltoall(out, in, native_options), options.async_op);
   }
   // Gloo has learnt this in torch 2.13; with messages it works everywhere.
   out[group.rank].copy_(in[group.rank]);
@@ -280,7 +301,9 @@ Work ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor&
   GroupImpl& group = get("all_to_all_single");
   at::Tensor out = output, in = input;
   auto output_splits = options.output_split_sizes, input_splits = options.input_split_sizes;
-  return make_work(group.group->alltoall_base(out, in, output_splits, input_splits),
+  c10d::AllToAllOptions native_options;
+  told(native_options, group, input, options.async_op);
+  return make_work(group.group->alltoall_base(out, in, output_splits, input_splits, native_options),
                    options.async_op);
 }
 
@@ -341,7 +364,10 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
 }
 
 Work ProcessGroup::barrier(const AsyncOptions& options) {
-  return make_work(get("barrier").group->barrier(), options.async_op);
+  GroupImpl& group = get("barrier");
+  c10d::BarrierOptions native_options;
+  if (group.gloo && group.serves_with_shm(c10::kCPU)) native_options.asyncOp = options.async_op;
+  return make_work(group.group->barrier(native_options), options.async_op);
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> unwrap(const ProcessGroup& group) {

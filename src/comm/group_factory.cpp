@@ -18,6 +18,7 @@ using BackendType = c10d::ProcessGroup::BackendType;
 // "gloo" serves both kinds of devices with one backend; "cpu:gloo,cuda:nccl" names one for each.
 std::map<std::string, std::string> parse_backend(const std::string& text) {
   if (text == "gloo") return {{"cpu", "gloo"}, {"cuda", "gloo"}};
+  if (text == "shm") return {{"cpu", "shm"}, {"cuda", "gloo"}};
   if (text == "nccl") return {{"cuda", "nccl"}};
   std::map<std::string, std::string> by_device;
   std::istringstream parts(text);
@@ -25,10 +26,12 @@ std::map<std::string, std::string> parse_backend(const std::string& text) {
     const auto colon = part.find(':');
     const std::string device = part.substr(0, colon);
     const std::string name = colon == std::string::npos ? "" : part.substr(colon + 1);
-    if ((device != "cpu" && device != "cuda") || (name != "gloo" && name != "nccl") ||
-        (device == "cpu" && name == "nccl")) {
-      throw InvalidArgument(
-          concat("backend is '", text, "'; it must be gloo, nccl or cpu:gloo,cuda:nccl"));
+    const bool known = (device == "cpu" && (name == "gloo" || name == "shm")) ||
+                       (device == "cuda" && (name == "gloo" || name == "nccl"));
+    if (!known) {
+      throw InvalidArgument(concat("backend is '", text,
+                                   "'; it must be gloo, shm, nccl, or one for each device, like "
+                                   "cpu:gloo,cuda:nccl"));
     }
     by_device[device] = name;
   }
@@ -42,7 +45,7 @@ c10::DeviceType device_type(const std::string& name) {
 }  // namespace
 
 bool has_backend(const std::string& name) {
-  return name == "gloo" || (name == "nccl" && built_with_nccl());
+  return name == "gloo" || name == "shm" || (name == "nccl" && built_with_nccl());
 }
 
 std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
@@ -67,7 +70,8 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;
   for (const auto& [device, name] : by_device) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(device + "/", spec.backend_store);
-    if (name == "gloo" && !gloo) {
+    // Behind shm, Gloo carries messages, and all when the ranks cannot share memory (attach_shm).
+    if (name != "nccl" && !gloo) {
       const auto made = make_gloo(store, {.rank = spec.rank,
                                           .size = size,
                                           .group_name = spec.name,
@@ -91,7 +95,7 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->group->setDefaultBackend(nccl ? BackendType::NCCL : BackendType::GLOO);
   auto guarded_nccl = nccl ? c10::make_intrusive<GuardedBackend>(nccl, impl->guard) : nullptr;
   for (const auto& [device, name] : by_device) {
-    if (name == "gloo") {
+    if (name != "nccl") {
       impl->group->setBackend(device_type(device), BackendType::GLOO, gloo);
     } else {
       impl->group->setBackend(device_type(device), BackendType::NCCL, guarded_nccl);

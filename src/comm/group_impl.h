@@ -19,7 +19,7 @@ namespace lockstep {
 class GroupImpl {
  public:
   std::string name;     // Python's: "0" for the world's group, then "1", "2", ...
-  std::string backend;  // "gloo", "nccl", "cpu:gloo,cuda:nccl"
+  std::string backend;  // "gloo", "shm", "nccl", "cpu:gloo,cuda:nccl"
   int rank = 0;
   std::vector<int> global_ranks;
   std::chrono::milliseconds timeout{};
@@ -35,9 +35,13 @@ class GroupImpl {
 
   int size() const { return static_cast<int>(global_ranks.size()); }
 
-  /// Whether tensors of this device travel over Gloo.
-  bool serves_with_gloo(c10::Device device) const {
-    return group->getBackend(device.type())->getBackendName() == "gloo";
+  /// Whether tensors of this device travel over Gloo, or through shared memory.
+  bool serves_with_gloo(c10::Device device) const { return backend_of(device) == "gloo"; }
+  bool serves_with_shm(c10::Device device) const { return backend_of(device) == "shm"; }
+  /// Either of them: the processor does the work, and Gloo is there.
+  bool serves_on_host(c10::Device device) const { return backend_of(device) != "nccl"; }
+  std::string backend_of(c10::Device device) const {
+    return group->getBackend(device.type())->getBackendName();
   }
 
   /// Where the library's own small messages live: with NCCL alone, on the GPU.

@@ -74,11 +74,14 @@ class GuardedWork : public c10d::Work {
   std::shared_ptr<bool> ended_;
 };
 
-// Which of Gloo's operations run on its own threads and can tell when they have ended. Messages are
-// part of their Work, and the reduce-scatters are an all-reduce behind a Work without a future.
-bool has_future(std::string_view operation) {
-  return operation != "send" && operation != "recv" && operation != "recv_any" &&
-         !operation.starts_with("reduce_scatter");
+// Messages are part of their Work, and nobody tells when they have ended.
+bool is_message(std::string_view operation) {
+  return operation == "send" || operation == "recv" || operation == "recv_any";
+}
+
+// Gloo's reduce-scatters are an all-reduce behind a Work without a future.
+bool has_future_in_gloo(std::string_view operation) {
+  return !is_message(operation) && !operation.starts_with("reduce_scatter");
 }
 
 }  // namespace
@@ -88,13 +91,14 @@ GuardedBackend::GuardedBackend(c10::intrusive_ptr<c10d::Backend> inner,
     : Backend(inner->getRank(), inner->getSize()),
       inner_(std::move(inner)),
       guard_(std::move(guard)),
-      gloo_(inner_->getBackendName() == "gloo") {}
+      gloo_(inner_->getBackendName() == "gloo"),
+      shm_(inner_->getBackendName() == "shm") {}
 
 template <typename Call>
 WorkPtr GuardedBackend::run(const char* operation, Call call) {
   guard_->check_usable(operation);
   // NCCL's futures complete when the operation is queued, and its abort waits by itself.
-  const bool counted = gloo_ && has_future(operation);
+  const bool counted = (gloo_ && has_future_in_gloo(operation)) || (shm_ && !is_message(operation));
   if (counted) guard_->operation_began(operation);
   WorkPtr work;
   try {

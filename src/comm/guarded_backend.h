@@ -70,7 +70,7 @@ class GuardedBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Backend> inner_;
   std::shared_ptr<GroupGuard> guard_;
-  bool gloo_;
+  bool gloo_, shm_;
 };
 
 }  // namespace lockstep

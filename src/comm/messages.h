@@ -10,6 +10,7 @@ namespace lockstep {
 /// Tags from here on belong to the library; users' tags are smaller.
 inline constexpr int kFirstReservedTag = 1 << 30;
 inline constexpr int kAllToAllTag = kFirstReservedTag;
+inline constexpr int kShmFormationTag = kFirstReservedTag + 1;
 inline constexpr int kFirstReductionTag = kFirstReservedTag + 2;
 
 /// Point-to-point messages that were started together. Messages between two ranks with one tag

@@ -14,6 +14,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/StreamGuard.h>
 
+#include "comm/element_types.h"
 #include "comm/messages.h"
 #include "comm/ordered_sum.h"
 #include "comm/shm_formation.h"
@@ -73,7 +74,7 @@ at::Tensor OrderedReduction::Scratch::like(const at::Tensor& tensor, int index) 
 
 FuturePtr OrderedReduction::mean(const at::Tensor& tensor, Urgency urgency) {
   group_->guard->check_usable("all_reduce");
-  if (!group_->serves_with_gloo(tensor.device())) return mean_on_device(tensor);
+  if (!group_->serves_on_host(tensor.device())) return mean_on_device(tensor);
 
   FuturePtr future = make_tensor_future(tensor);
   const int tag = next_tag();
@@ -120,12 +121,10 @@ void OrderedReduction::reduce_on_cpu(const at::Tensor& flat, const Call& call, S
   if (flat.numel() == 0) return;
   check_ordered_type(flat.scalar_type());
   if (group_->size() == 1) return ordered_mean({flat}, divisor, flat);
-  if (ShmExchange* shm = turn.exchange([&] { return form_shm_exchange(*group_, gloo_, tag); })) {
-    return shm->mean({.data = flat.mutable_data_ptr(),
-                      .count = flat.numel(),
-                      .type = flat.scalar_type(),
-                      .divisor = divisor,
-                      .busy_core = urgency == Urgency::overlap});
+  if (ShmTeam* team = turn.team([&] { return form_shm_team(*group_, gloo_, tag); })) {
+    team->set_busy_core(urgency == Urgency::overlap);
+    return team->all_reduce(flat.mutable_data_ptr(), flat.numel(),
+                            {.type = *element_type(flat.scalar_type()), .divisor = divisor});
   }
   turn.end();  // messages carry tags and may pass each other
   const bool small = static_cast<std::int64_t>(flat.nbytes()) <= kSmallBytes;

@@ -17,7 +17,7 @@ namespace lockstep {
 /// The mean of every rank's tensor, added in rank order whatever the backend, the sizes of the
 /// tensors and their number. See docs/determinism.md.
 ///
-/// Ranks of one machine share memory for it (ShmExchange). Others use Gloo's point-to-point
+/// Ranks of one machine share memory for it (ShmTeam). Others use Gloo's point-to-point
 /// messages: small tensors are exchanged whole and every rank adds by itself; of a large one each
 /// rank adds a shard and hands it out. Which way it is, the ranks of a group agree on at its first
 /// reduction.

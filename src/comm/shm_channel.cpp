@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "comm/shm_exchange.h"
+#include "shm/team.h"
 
 namespace lockstep {
 
@@ -28,27 +28,34 @@ void ShmChannel::Turn::end() {
   channel_.next_.notify_all();
 }
 
-ShmExchange* ShmChannel::Turn::exchange(const std::function<std::unique_ptr<ShmExchange>()>& form) {
+ShmTeam* ShmChannel::Turn::team(const std::function<std::unique_ptr<ShmTeam>()>& form) {
   // Only whoever has the turn changes these two.
   if (!channel_.formed_) {
     auto made = form();
     std::lock_guard lock(channel_.mutex_);
     channel_.formed_ = true;
-    channel_.exchange_ = std::move(made);
-    if (channel_.poisoned_ && channel_.exchange_) channel_.exchange_->poison();
+    channel_.team_ = std::move(made);
+    if (channel_.poisoned_ && channel_.team_) channel_.team_->poison();
   }
-  return channel_.exchange_.get();
+  return channel_.team_.get();
 }
 
 void ShmChannel::poison() {
   std::lock_guard lock(mutex_);
   poisoned_ = true;
-  if (exchange_) exchange_->poison();
+  if (team_) team_->poison();
+  for (const auto& team : others_) team->poison();
+}
+
+void ShmChannel::also_poison(std::shared_ptr<ShmTeam> team) {
+  std::lock_guard lock(mutex_);
+  if (poisoned_) team->poison();
+  others_.push_back(std::move(team));
 }
 
 bool ShmChannel::in_use() {
   std::lock_guard lock(mutex_);
-  return exchange_ != nullptr;
+  return team_ != nullptr;
 }
 
 }  // namespace lockstep

@@ -5,10 +5,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace lockstep {
 
-class ShmExchange;
+class ShmTeam;
 
 /// A group's way through shared memory, where it has one, and the order in which reductions take
 /// it.
@@ -34,7 +35,7 @@ class ShmChannel {
     Turn& operator=(const Turn&) = delete;
 
     /// Null when the group cannot share memory. The first turn of all asks `form`.
-    ShmExchange* exchange(const std::function<std::unique_ptr<ShmExchange>()>& form);
+    ShmTeam* team(const std::function<std::unique_ptr<ShmTeam>()>& form);
 
     void end();
 
@@ -46,6 +47,9 @@ class ShmChannel {
   /// Ends what is under way here and at the peers.
   void poison();
 
+  /// Of others who share memory in the group: what ends the one ends the other.
+  void also_poison(std::shared_ptr<ShmTeam> team);
+
   /// Whether reductions go through shared memory; false before the first.
   bool in_use();
 
@@ -56,7 +60,8 @@ class ShmChannel {
   std::int64_t turn_ = 0;
   bool formed_ = false;  // or found impossible
   bool poisoned_ = false;
-  std::unique_ptr<ShmExchange> exchange_;
+  std::unique_ptr<ShmTeam> team_;
+  std::vector<std::shared_ptr<ShmTeam>> others_;
 };
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "comm/messages.h"
+#include "comm/process_watch.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -69,6 +70,10 @@ class NotWanted : public Error {
 // Those of the other ranks. Throws if this rank cannot or shall not share memory with them.
 std::vector<PeerIdentity> peers_here(const GroupImpl& group) {
   if (!may_share_memory()) throw NotWanted("LOCKSTEP_SHM is 0");
+  if (group.size() > ShmTeam::kMostRanks) {
+    throw Error(concat("it has ", group.size(), " ranks; more than ", ShmTeam::kMostRanks,
+                       " cannot share memory"));
+  }
   const PeerIdentity self = PeerIdentity::of_this_process();
   std::vector<PeerIdentity> peers;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -82,10 +87,14 @@ std::vector<PeerIdentity> peers_here(const GroupImpl& group) {
   return peers;
 }
 
-std::unique_ptr<ShmExchange> make_exchange(const GroupImpl& group, SharedSegment segment) {
-  return std::make_unique<ShmExchange>(
-      std::move(segment), ProcessWatch(peers_here(group)),
-      ShmExchange::Options{.rank = group.rank, .size = group.size(), .timeout = group.timeout});
+std::unique_ptr<ShmTeam> make_team(const GroupImpl& group, SharedSegment segment) {
+  const auto watch = std::make_shared<ProcessWatch>(peers_here(group));
+  return std::make_unique<ShmTeam>(
+      std::make_shared<const SharedSegment>(std::move(segment)),
+      ShmTeam::Options{.rank = group.rank,
+                       .size = group.size(),
+                       .timeout = group.timeout,
+                       .peer_ended = [watch] { return watch->any_ended(); }});
 }
 
 // Ranks that answer put this into their word of the segment, so that the first rank sees that they
@@ -96,21 +105,28 @@ std::uint64_t answer_to(std::uint64_t mark, int rank) {
 
 const std::string kAgreed = "agreed";
 
-std::unique_ptr<ShmExchange> offer(const GroupImpl& group,
-                                   const c10::intrusive_ptr<c10d::Backend>& gloo, int tag) {
-  std::unique_ptr<ShmExchange> exchange;
+void say_refusal(const GroupImpl& group, const ShmUse& use, const std::string& reason) {
+  if (std::getenv("LOCKSTEP_QUIET")) return;
+  std::fprintf(stderr, "lockstep: group %s: %s over TCP and not through shared memory: %s\n",
+               group.name.c_str(), use.what, reason.c_str());
+}
+
+std::unique_ptr<ShmTeam> offer(const GroupImpl& group,
+                               const c10::intrusive_ptr<c10d::Backend>& gloo, int tag,
+                               const ShmUse& use) {
+  std::unique_ptr<ShmTeam> team;
   std::string refusal;
   bool wanted = true;
   SegmentOffer offered;
   UniqueFd descriptor;
   try {
-    const std::size_t bytes = ShmExchange::bytes_needed(group.size());
+    const std::size_t bytes = ShmTeam::bytes_needed(group.size());
     peers_here(group);
     SharedSegment segment = SharedSegment::create(bytes);
     descriptor = segment.take_descriptor();
     offered = SegmentOffer::of_this_process(descriptor.get());
-    exchange = make_exchange(group, std::move(segment));
-    exchange->probe(0) = offered.mark;
+    team = make_team(group, std::move(segment));
+    team->probe(0) = offered.mark;
   } catch (const Error& error) {
     wanted = dynamic_cast<const NotWanted*>(&error) == nullptr;
     refusal = error.what();
@@ -121,48 +137,52 @@ std::unique_ptr<ShmExchange> offer(const GroupImpl& group,
   for (int rank = 1; rank < group.size() && refusal.empty(); ++rank) {
     if (answers[rank] != kAgreed) {
       refusal = concat("rank ", group.global_ranks[rank], ": ", answers[rank]);
-    } else if (exchange->probe(rank) != answer_to(offered.mark, rank)) {
+    } else if (team->probe(rank) != answer_to(offered.mark, rank)) {
       refusal = concat("what rank ", group.global_ranks[rank], " writes there does not arrive");
     }
   }
   from_first(group, Messages(gloo, tag), refusal.empty() ? kAgreed : "");
-  if (refusal.empty()) return exchange;
-  if (wanted && !std::getenv("LOCKSTEP_QUIET")) {
-    std::fprintf(stderr,
-                 "lockstep: group %s: reductions go over TCP and not through shared memory: %s\n",
-                 group.name.c_str(), refusal.c_str());
-  }
+  if (refusal.empty()) return team;
+  if (wanted || use.insisted) say_refusal(group, use, refusal);
   return nullptr;
 }
 
-std::unique_ptr<ShmExchange> accept(const GroupImpl& group,
-                                    const c10::intrusive_ptr<c10d::Backend>& gloo, int tag) {
-  std::unique_ptr<ShmExchange> exchange;
+std::unique_ptr<ShmTeam> accept(const GroupImpl& group,
+                                const c10::intrusive_ptr<c10d::Backend>& gloo, int tag) {
+  std::unique_ptr<ShmTeam> team;
   std::string answer = kAgreed;
   const std::string text = from_first(group, Messages(gloo, tag), "");
   if (!text.empty()) {
     try {
       const SegmentOffer offered = SegmentOffer::parse(text);
       peers_here(group);
-      exchange = make_exchange(group, SharedSegment::open(offered.process_id, offered.descriptor,
-                                                          ShmExchange::bytes_needed(group.size())));
-      if (exchange->probe(0) != offered.mark) throw Error("the memory is not the first rank's");
-      exchange->probe(group.rank) = answer_to(offered.mark, group.rank);
+      team = make_team(group, SharedSegment::open(offered.process_id, offered.descriptor,
+                                                  ShmTeam::bytes_needed(group.size())));
+      if (team->probe(0) != offered.mark) throw Error("the memory is not the first rank's");
+      team->probe(group.rank) = answer_to(offered.mark, group.rank);
     } catch (const Error& error) {
       answer = error.what();
     }
   }
   to_first(group, Messages(gloo, tag), answer);
   if (from_first(group, Messages(gloo, tag), "") != kAgreed) return nullptr;
-  return exchange;
+  return team;
 }
 
 }  // namespace
 
-std::unique_ptr<ShmExchange> form_shm_exchange(const GroupImpl& group,
-                                               const c10::intrusive_ptr<c10d::Backend>& gloo,
-                                               int tag) {
-  return group.rank == 0 ? offer(group, gloo, tag) : accept(group, gloo, tag);
+std::unique_ptr<ShmTeam> form_shm_team(const GroupImpl& group,
+                                       const c10::intrusive_ptr<c10d::Backend>& gloo, int tag,
+                                       const ShmUse& use) {
+  // A rank that is no lockstep program would not answer. All know of it, so nobody asks.
+  for (const int rank : group.global_ranks) {
+    if (group.peers->knows(rank)) continue;
+    if (group.rank == 0) {
+      say_refusal(group, use, concat("rank ", rank, " is not a lockstep program"));
+    }
+    return nullptr;
+  }
+  return group.rank == 0 ? offer(group, gloo, tag, use) : accept(group, gloo, tag);
 }
 
 }  // namespace lockstep

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "comm/futex.h"
-#include "comm/shared_segment.h"
+#include "shm/futex.h"
+#include "shm/shared_segment.h"
 
 namespace lockstep {
 

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/debug.h>
 
 #include "comm/places.h"
+#include "comm/shm_backend.h"
 #include "comm/store_impl.h"
 #include "comm/world_impl.h"
 #include "control/spare.h"
@@ -29,6 +30,16 @@ std::int64_t& worlds_formed(const InitOptions& options, const Environment& envir
   static std::map<std::string, std::int64_t> formed;
   return formed[concat(options.init_method, " ", environment.get("MASTER_ADDR").value_or(""), " ",
                        environment.get("MASTER_PORT").value_or(""))];
+}
+
+// The program's own word, then that of whoever starts it.
+std::string choose_backend(const InitOptions& options, const Environment& environment,
+                           c10::Device device) {
+  if (!options.backend.empty()) return options.backend;
+  if (const auto wanted = environment.get("LOCKSTEP_BACKEND"); wanted && !wanted->empty()) {
+    return *wanted;
+  }
+  return device.is_cuda() ? "cpu:gloo,cuda:nccl" : "gloo";
 }
 
 c10::Device choose_device(const std::string& text, int local_rank) {
@@ -85,6 +96,7 @@ void World::Impl::connect() {
     peers = arrival.peers();
     group->peers = peers;
     group->guard->set_peers(peers);
+    attach_shm(*group);
     groups->add(group);
     world_group = ProcessGroup(group);
     own_store->set(concat("connected/", rank()), std::string("1"));
@@ -219,9 +231,7 @@ World init(const InitOptions& options) {
   }
   impl->can_follow = described && impl->agent && place.use_agent_store && place.world_size > 1;
   impl->device = choose_device(options.device, place.local_rank);
-  impl->backend = !options.backend.empty() ? options.backend
-                  : impl->device.is_cuda() ? "cpu:gloo,cuda:nccl"
-                                           : "gloo";
+  impl->backend = choose_backend(options, environment, impl->device);
   try {
     impl->connect();
   } catch (const std::exception&) {
@@ -322,9 +332,11 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
 
   auto spec = impl_->spec(name, std::move(ranks), impl_->group_store);
   if (options.timeout.count() > 0) spec.timeout = options.timeout;
+  if (!options.backend.empty()) spec.backend = options.backend;
   const MeteredWait waiting(spec.meter.get(), "new_group");
   try {
     auto group = make_group(spec);
+    attach_shm(*group);
     impl_->groups->add(group);
     return ProcessGroup(group);
   } catch (const Error&) {

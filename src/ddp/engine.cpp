@@ -162,7 +162,7 @@ Reduction DataParallelEngine::Impl::chosen_reduction() const {
         "language knows only the native one");
   }
   if (options.reduction != Reduction::automatic) return options.reduction;
-  return mixed || !group->serves_with_gloo(device()) ? Reduction::native : Reduction::ordered;
+  return mixed || !group->serves_on_host(device()) ? Reduction::native : Reduction::ordered;
 }
 
 std::vector<at::Tensor> DataParallelEngine::Impl::buffers() const {

@@ -13,10 +13,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "comm/futex.h"
+#include "shm/futex.h"
 #include "comm/group_impl.h"
 #include "comm/ordered_reduction.h"
-#include "comm/shared_segment.h"
+#include "shm/shared_segment.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "tests/support/ranks.h"

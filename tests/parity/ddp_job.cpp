@@ -1,5 +1,6 @@
 // One rank of a DDP job in C++, for comparison with ddp_job.py: same options, same output, every
 // number as its bits.
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -156,7 +157,11 @@ void run(const Options& options, lockstep::World& world, LossOf loss_of) {
 
 void run(const Options& options) {
   at::set_num_threads(1);
-  lockstep::World world = lockstep::init({.backend = "gloo", .device = "cpu"});
+  lockstep::World world = lockstep::init({.device = "cpu"});  // LOCKSTEP_BACKEND, or Gloo
+  const char* wanted = std::getenv("LOCKSTEP_BACKEND");
+  if (world.group().backend() != (wanted ? wanted : "gloo")) {
+    throw lockstep::Error("ddp_job: the backend is " + world.group().backend());
+  }
   if (options.model == "mlp") {
     run<parity::Mlp>(options, world, [](auto&&... a) { return parity::mlp_loss(a...); });
   } else if (options.model == "convnet") {

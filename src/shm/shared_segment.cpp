@@ -1,4 +1,4 @@
-#include "comm/shared_segment.h"
+#include "shm/shared_segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void fail_with_errno(const std::string& what) {
   throw Error(concat(what, ": ", std::strerror(errno)));
 }
 
@@ -54,9 +54,9 @@ SharedSegment SharedSegment::create(std::size_t bytes) {
                        largest_file.rlim_cur));
   }
   UniqueFd descriptor(memfd_create("lockstep", MFD_CLOEXEC));
-  if (descriptor.get() < 0) fail("memfd_create");
+  if (descriptor.get() < 0) fail_with_errno("memfd_create");
   if (fallocate(descriptor.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
-    fail(concat("reserving ", bytes, " bytes"));
+    fail_with_errno(concat("reserving ", bytes, " bytes"));
   }
   return {std::move(descriptor), bytes};
 }
@@ -64,10 +64,10 @@ SharedSegment SharedSegment::create(std::size_t bytes) {
 SharedSegment SharedSegment::open(int process_id, int descriptor, std::size_t bytes) {
   const std::string path = concat("/proc/", process_id, "/fd/", descriptor);
   UniqueFd own(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (own.get() < 0) fail(concat("opening ", path));
+  if (own.get() < 0) fail_with_errno(concat("opening ", path));
   // Touching pages that the file does not have would end the process.
   struct stat status {};
-  if (fstat(own.get(), &status) != 0) fail(path);
+  if (fstat(own.get(), &status) != 0) fail_with_errno(path);
   if (!S_ISREG(status.st_mode) || static_cast<std::size_t>(status.st_size) != bytes) {
     throw Error(concat(path, " is something else than a segment of ", bytes, " bytes"));
   }
@@ -79,7 +79,7 @@ SharedSegment SharedSegment::open(int process_id, int descriptor, std::size_t by
 SharedSegment::SharedSegment(UniqueFd descriptor, std::size_t bytes)
     : descriptor_(std::move(descriptor)), bytes_(bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
-  if (data == MAP_FAILED) fail(concat("mapping ", bytes, " bytes"));
+  if (data == MAP_FAILED) fail_with_errno(concat("mapping ", bytes, " bytes"));
   data_ = static_cast<std::byte*>(data);
 }
 

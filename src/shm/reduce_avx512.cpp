@@ -1,0 +1,15 @@
+// Compiled for AVX-512; called where the processor has it.
+#if defined(__x86_64__)
+
+#include "shm/reduce_loops.h"
+#include "shm/reduce_variants.h"
+
+namespace lockstep {
+
+void reduce_avx512(const ReduceJob& job) {
+  reduce_by_type(job);
+}
+
+}  // namespace lockstep
+
+#endif
