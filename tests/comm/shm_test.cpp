@@ -13,12 +13,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "shm/futex.h"
 #include "comm/group_impl.h"
 #include "comm/ordered_reduction.h"
-#include "shm/shared_segment.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
+#include "shm/futex.h"
+#include "shm/shared_segment.h"
 #include "tests/support/ranks.h"
 
 using namespace lockstep;
