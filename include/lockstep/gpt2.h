@@ -22,19 +22,27 @@ struct Gpt2Options {
   /// Compute the head with its vocabulary rounded up to a multiple of this: matrix products of some
   /// devices like 64 or 128. Weights, files and logits keep the vocabulary's own size.
   std::int64_t pad_vocab_to_multiple_of = 1;
+  /// On a GPU, under Autocast to bfloat16, forward(ids, labels) computes with kernels of our own
+  /// where model and shape fit them (float32 weights, no dropout, gelu_new; see docs/gpt2.md), and
+  /// otherwise says why once. false: always with ATen's operators.
+  bool fused = true;
   /// Of the initial weights, which depend on nothing else.
   std::uint64_t seed = 0;
 };
 
 /// The sum of the losses of some tokens and how many they are.
 struct Gpt2Loss {
-  at::Tensor sum;    // one float32, with its graph
-  double count = 0;  // labels that are not kIgnoredLabel
+  at::Tensor sum;  // one float32, with its graph
+  /// Labels that are not kIgnoredLabel. Not a number while a CUDA graph is recorded: nobody knows
+  /// yet.
+  double count = 0;
 };
 
 /// Labels of tokens that no loss is taken of.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
+class FusedGpt2;
+struct Gpt2Weights;
 struct KeyValueCache;
 
 /// GPT-2: a causal Transformer over token ids.
@@ -86,7 +94,6 @@ class Gpt2Impl : public torch::nn::Module {
   void pretty_print(std::ostream& stream) const override;
 
  private:
-  struct Weights;
   struct Uninitialised {};
   Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options, Uninitialised);
   friend std::shared_ptr<Gpt2Impl> make_uninitialised_gpt2(const Gpt2Config& config,
@@ -95,11 +102,13 @@ class Gpt2Impl : public torch::nn::Module {
   void initialise();
   void check_ids(const at::Tensor& ids, std::int64_t past) const;
   at::Tensor hidden_states(const at::Tensor& ids, KeyValueCache* cache);
-  const at::Tensor& head() const;
+  bool takes_fused_path(const at::Tensor& ids);
 
   Gpt2Config config_;
   Gpt2Options options_;
-  std::shared_ptr<Weights> weights_;
+  std::shared_ptr<Gpt2Weights> weights_;
+  std::shared_ptr<FusedGpt2> fused_;
+  bool said_why_not_fused_ = false;
 };
 
 /// Owns a Gpt2Impl, as torch::nn::Linear does a LinearImpl; copies share it.

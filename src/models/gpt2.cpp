@@ -1,6 +1,7 @@
 #include "lockstep/gpt2.h"
 
 #include <cmath>
+#include <cstdio>
 #include <ostream>
 #include <utility>
 
@@ -8,8 +9,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "lockstep/error.h"
-#include "models/gpt2_block.h"
+#include "models/fused_gpt2.h"
 #include "models/gpt2_parts.h"
+#include "models/gpt2_weights.h"
 #include "models/linear_cross_entropy.h"
 
 namespace lockstep {
@@ -65,19 +67,11 @@ std::int64_t chunk_bytes(c10::Device device) {
 
 }  // namespace
 
-struct Gpt2Impl::Weights {
-  at::Tensor wte;
-  at::Tensor wpe;
-  std::vector<BlockWeights> blocks;
-  WeightAndBias ln_f;
-  at::Tensor lm_head;  // undefined where tied
-};
-
 Gpt2Impl::Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options, Uninitialised)
     : torch::nn::Module("Gpt2"),
       config_(config),
       options_(options),
-      weights_(std::make_shared<Weights>()) {
+      weights_(std::make_shared<Gpt2Weights>()) {
   config_.check();
   if (options_.pad_vocab_to_multiple_of < 1) {
     throw InvalidArgument(concat("Gpt2: pad_vocab_to_multiple_of is ",
@@ -131,10 +125,6 @@ void Gpt2Impl::initialise() {
   weights_->ln_f.weight.fill_(1);
   weights_->ln_f.bias.zero_();
   if (weights_->lm_head.defined()) weights_->lm_head.normal_(0, range, generator);
-}
-
-const at::Tensor& Gpt2Impl::head() const {
-  return weights_->lm_head.defined() ? weights_->lm_head : weights_->wte;
 }
 
 void Gpt2Impl::check_ids(const at::Tensor& ids, std::int64_t past) const {
@@ -207,9 +197,24 @@ at::Tensor Gpt2Impl::hidden_states(const at::Tensor& ids, KeyValueCache* cache) 
 at::Tensor Gpt2Impl::forward(const at::Tensor& ids) {
   const at::Tensor hidden = hidden_states(ids, nullptr);
   const std::int64_t padded = round_up(config_.vocab_size, options_.pad_vocab_to_multiple_of);
-  if (padded == config_.vocab_size) return at::linear(hidden, head());
-  const at::Tensor weight = at::constant_pad_nd(head(), {0, 0, 0, padded - config_.vocab_size});
+  if (padded == config_.vocab_size) return at::linear(hidden, weights_->head());
+  const at::Tensor weight =
+      at::constant_pad_nd(weights_->head(), {0, 0, 0, padded - config_.vocab_size});
   return at::linear(hidden, weight).narrow(-1, 0, config_.vocab_size);
+}
+
+bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
+  if (!options_.fused || !ids.is_cuda() || autocast_type(ids.device()) != at::kBFloat16) {
+    return false;
+  }
+  const std::string reason = FusedGpt2::objection(config_, options_, *weights_, ids, is_training());
+  if (reason.empty()) return true;
+  if (!std::exchange(said_why_not_fused_, true)) {
+    std::fprintf(stderr,
+                 "lockstep: this GPT-2 computes with ATen's operators, not the fused ones: %s\n",
+                 reason.c_str());
+  }
+  return false;
 }
 
 Gpt2Loss Gpt2Impl::forward(const at::Tensor& ids, const at::Tensor& labels) {
@@ -218,9 +223,14 @@ Gpt2Loss Gpt2Impl::forward(const at::Tensor& ids, const at::Tensor& labels) {
                                  labels.sizes(), "; they must be Long of the ids' shape ",
                                  ids.sizes()));
   }
+  if (takes_fused_path(ids)) {
+    check_ids(ids, /*past=*/0);
+    if (!fused_) fused_ = std::make_shared<FusedGpt2>();
+    return fused_->loss(config_, *weights_, ids, labels);
+  }
   const at::Tensor hidden = hidden_states(ids, nullptr);
   const LinearCrossEntropy loss = linear_cross_entropy(
-      hidden.reshape({-1, config_.n_embd}), head(), labels.reshape({-1}),
+      hidden.reshape({-1, config_.n_embd}), weights_->head(), labels.reshape({-1}),
       {.ignored_label = kIgnoredLabel,
        .padded_columns = round_up(config_.vocab_size, options_.pad_vocab_to_multiple_of),
        .compute_type = autocast_type(hidden.device()),
@@ -231,7 +241,7 @@ Gpt2Loss Gpt2Impl::forward(const at::Tensor& ids, const at::Tensor& labels) {
 at::Tensor Gpt2Impl::next_logits(const at::Tensor& ids, KeyValueCache& cache) {
   const at::NoGradGuard no_graph;
   const at::Tensor hidden = hidden_states(ids, &cache);
-  return at::linear(hidden.select(1, hidden.size(1) - 1), head());
+  return at::linear(hidden.select(1, hidden.size(1) - 1), weights_->head());
 }
 
 void Gpt2Impl::resize_token_embeddings(std::int64_t vocab_size) {

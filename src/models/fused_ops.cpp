@@ -1,0 +1,134 @@
+#include "models/fused_ops.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "kernels/column_sum.h"
+#include "kernels/layer_norm.h"
+
+namespace lockstep::fused {
+namespace {
+
+using kernels::Bf16;
+using kernels::Epilogue;
+using kernels::Gemm;
+
+kernels::LayerNormShape shape_of(const at::Tensor& rows) {
+  return {.rows = static_cast<int>(rows.size(0)), .columns = static_cast<int>(rows.size(1))};
+}
+
+}  // namespace
+
+Bf16* bits(const at::Tensor& tensor) {
+  return reinterpret_cast<Bf16*>(tensor.data_ptr<at::BFloat16>());
+}
+float* floats(const at::Tensor& tensor) {
+  return tensor.data_ptr<float>();
+}
+kernels::Stream stream() {
+  return at::cuda::getCurrentCUDAStream().stream();
+}
+
+at::Tensor empty_rows(const at::Tensor& like, std::int64_t columns) {
+  return at::empty({like.size(0), columns}, like.options());
+}
+at::Tensor empty_floats(const at::Tensor& like, at::IntArrayRef sizes) {
+  return at::empty(sizes, like.options().dtype(at::kFloat));
+}
+at::Tensor norm(const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta,
+                double epsilon, at::Tensor& mean, at::Tensor& rstd) {
+  const at::Tensor out = at::empty_like(x);
+  mean = empty_floats(x, {x.size(0)});
+  rstd = empty_floats(x, {x.size(0)});
+  kernels::layer_norm_forward({.x = bits(x),
+                               .gamma = bits(gamma),
+                               .beta = bits(beta),
+                               .out = bits(out),
+                               .mean = floats(mean),
+                               .rstd = floats(rstd),
+                               .epsilon = static_cast<float>(epsilon)},
+                              shape_of(x), stream());
+  return out;
+}
+
+at::Tensor linear(Gemm& gemm, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  const at::Tensor& addend, const at::Tensor& before_gelu) {
+  const at::Tensor out = empty_rows(x, weight.size(1));
+  gemm.run({.m = x.size(0),
+            .n = weight.size(1),
+            .k = weight.size(0),
+            .a = bits(x),
+            .b = bits(weight),
+            .out = out.data_ptr(),
+            .addend = addend.defined() ? bits(addend) : nullptr,
+            .epilogue = before_gelu.defined() ? Epilogue::bias_and_gelu : Epilogue::bias,
+            .bias = bits(bias),
+            .aux = before_gelu.defined() ? bits(before_gelu) : nullptr},
+           stream());
+  return out;
+}
+
+at::Tensor linear_input_gradient(Gemm& gemm, const at::Tensor& gradient, const at::Tensor& weight,
+                                 const at::Tensor& before_gelu) {
+  const at::Tensor out = empty_rows(gradient, weight.size(0));
+  gemm.run({.m = gradient.size(0),
+            .n = weight.size(0),
+            .k = weight.size(1),
+            .a = bits(gradient),
+            .b = bits(weight),
+            .transpose_b = true,
+            .out = out.data_ptr(),
+            .epilogue = before_gelu.defined() ? Epilogue::gelu_gradient : Epilogue::none,
+            .aux = before_gelu.defined() ? bits(before_gelu) : nullptr},
+           stream());
+  return out;
+}
+
+at::Tensor linear_weight_gradient(Gemm& gemm, const at::Tensor& x, const at::Tensor& gradient) {
+  const at::Tensor out = empty_floats(x, {x.size(1), gradient.size(1)});
+  gemm.run({.m = x.size(1),
+            .n = gradient.size(1),
+            .k = x.size(0),
+            .a = bits(x),
+            .b = bits(gradient),
+            .transpose_a = true,
+            .out = out.data_ptr(),
+            .out_is_float = true},
+           stream());
+  return out;
+}
+
+at::Tensor bias_gradient(const at::Tensor& gradient) {
+  const int rows = static_cast<int>(gradient.size(0)), columns = static_cast<int>(gradient.size(1));
+  const at::Tensor out = empty_floats(gradient, {columns});
+  const at::Tensor partial = empty_floats(gradient, {kernels::column_sum_scratch(rows, columns)});
+  kernels::column_sum(bits(gradient), floats(out), floats(partial), rows, columns, stream());
+  return out;
+}
+
+NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& gamma, const at::Tensor& mean,
+                             const at::Tensor& rstd, const at::Tensor& past, bool wants_bias) {
+  const auto shape = shape_of(x);
+  NormGradients result{.x = at::empty_like(x),
+                       .gamma = empty_floats(x, {x.size(1)}),
+                       .beta = empty_floats(x, {x.size(1)}),
+                       .bias = wants_bias ? empty_floats(x, {x.size(1)}) : at::Tensor()};
+  const at::Tensor partial = empty_floats(x, {kernels::layer_norm_backward_scratch(shape)});
+  kernels::layer_norm_backward({.dout = bits(gradient),
+                                .x = bits(x),
+                                .gamma = bits(gamma),
+                                .mean = floats(mean),
+                                .rstd = floats(rstd),
+                                .residual = past.defined() ? bits(past) : nullptr,
+                                .dx = bits(result.x),
+                                .dgamma = floats(result.gamma),
+                                .dbeta = floats(result.beta),
+                                .dbias = wants_bias ? floats(result.bias) : nullptr,
+                                .partial = floats(partial)},
+                               shape, stream());
+  return result;
+}
+
+}  // namespace lockstep::fused

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/gemm.h"
+
+/// Our kernels and cublasLt's products on tensors: rows of bfloat16 [tokens, columns], on the
+/// current stream. Weights are bfloat16 in Conv1D's layout, [in, out]; their gradients are float32.
+namespace lockstep::fused {
+
+kernels::Bf16* bits(const at::Tensor& tensor);
+float* floats(const at::Tensor& tensor);
+kernels::Stream stream();
+
+at::Tensor empty_rows(const at::Tensor& like, std::int64_t columns);
+at::Tensor empty_floats(const at::Tensor& like, at::IntArrayRef sizes);
+
+/// The layer norm of each row; `mean` and `rstd` are for norm_gradients().
+at::Tensor norm(const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta,
+                double epsilon, at::Tensor& mean, at::Tensor& rstd);
+
+struct NormGradients {
+  at::Tensor x, gamma, beta, bias;
+};
+
+/// `past` is the gradient that goes by the norm, undefined where there is none; `bias` the column
+/// sums of the result.
+NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
+                             const at::Tensor& gamma, const at::Tensor& mean,
+                             const at::Tensor& rstd, const at::Tensor& past, bool wants_bias);
+
+/// x * weight + bias, with what the epilogue adds to it.
+at::Tensor linear(kernels::Gemm& gemm, const at::Tensor& x, const at::Tensor& weight,
+                  const at::Tensor& bias, const at::Tensor& addend = {},
+                  const at::Tensor& before_gelu = {});
+
+/// gradient * weight^T: the gradient of what went into linear().
+at::Tensor linear_input_gradient(kernels::Gemm& gemm, const at::Tensor& gradient,
+                                 const at::Tensor& weight, const at::Tensor& before_gelu = {});
+
+/// x^T * gradient, in float32.
+at::Tensor linear_weight_gradient(kernels::Gemm& gemm, const at::Tensor& x,
+                                  const at::Tensor& gradient);
+
+/// The column sums, in float32.
+at::Tensor bias_gradient(const at::Tensor& gradient);
+
+}  // namespace lockstep::fused
