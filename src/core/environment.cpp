@@ -46,18 +46,18 @@ int read_required(const Environment& environment, std::string_view name, const R
 }
 
 // What one launcher calls the four numbers that all of them give.
-struct Names {
+struct RankNames {
   std::string_view rank;
   std::string_view world_size;
   std::string_view local_rank;
   std::string_view local_world_size;
 };
-constexpr Names kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
-constexpr Names kPmi{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
-constexpr Names kMvapich{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                         "MV2_COMM_WORLD_LOCAL_SIZE"};
+constexpr RankNames kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr RankNames kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr RankNames kPmi{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+constexpr RankNames kMvapich{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                             "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"};
 
 void check_below(std::string_view name, int value, std::string_view bound_name, int bound) {
   if (value >= bound) {
@@ -66,7 +66,7 @@ void check_below(std::string_view name, int value, std::string_view bound_name, 
   }
 }
 
-void check_sizes(const RankEnvironment& found, const Names& names) {
+void check_sizes(const RankEnvironment& found, const RankNames& names) {
   check_below(names.rank, found.rank, names.world_size, found.world_size);
   if (found.local_world_size > found.world_size) {
     throw InvalidArgument(concat(names.local_world_size, " is ", found.local_world_size,
@@ -75,16 +75,16 @@ void check_sizes(const RankEnvironment& found, const Names& names) {
   }
 }
 
-void check(const RankEnvironment& found, const Names& names) {
+void check(const RankEnvironment& found, const RankNames& names) {
   check_below(names.local_rank, found.local_rank, names.local_world_size, found.local_world_size);
   check_sizes(found, names);
 }
 
-bool any_rank_of(const Environment& environment, const Names& names) {
+bool any_rank_of(const Environment& environment, const RankNames& names) {
   return environment.has(names.rank) || environment.has(names.world_size);
 }
 
-void read_rank_and_world(const Environment& environment, const Names& names,
+void read_rank_and_world(const Environment& environment, const RankNames& names,
                          RankEnvironment& found) {
   found.rank = read_required(environment, names.rank, kIndex, names.world_size);
   found.world_size = read_required(environment, names.world_size, kCount, names.rank);
@@ -197,7 +197,8 @@ RankEnvironment from_slurm(const Environment& environment) {
   return found;
 }
 
-RankEnvironment from_mpi(const Environment& environment, Launcher launcher, const Names& names) {
+RankEnvironment from_mpi(const Environment& environment, Launcher launcher,
+                         const RankNames& names) {
   RankEnvironment found{.launcher = launcher};
   read_rank_and_world(environment, names, found);
   // Guessing here would give two ranks one GPU, so these are required; a world of one has only one

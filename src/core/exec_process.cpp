@@ -23,7 +23,7 @@ constexpr unsigned kCloseRangeCloexec = 1U << 2;  // CLOSE_RANGE_CLOEXEC, newer 
 
 enum class Step { session, parent, output, folder, cpus, program };
 
-struct Failure {
+struct StartFailure {
   Step step;
   int code;
 };
@@ -38,7 +38,7 @@ struct Plan {
   int stdin_fd;        // -1: inherit
   int stdout_fd;
   int stderr_fd;
-  int failure_fd;  // takes a Failure if the program cannot be started
+  int failure_fd;  // takes a StartFailure if the program cannot be started
   bool die_with_parent;
   bool new_session;
   pid_t parent;
@@ -48,7 +48,7 @@ struct Plan {
 };
 
 [[noreturn]] void fail_in_child(const Plan& plan, Step step) {
-  const Failure failure = {.step = step, .code = errno};
+  const StartFailure failure = {.step = step, .code = errno};
   // If the parent cannot be told, it takes the exit for the program's own.
   [[maybe_unused]] const auto written = ::write(plan.failure_fd, &failure, sizeof failure);
   ::_exit(127);
@@ -267,7 +267,7 @@ std::string hint(const ProcessSpec& spec, const std::string& program, int code) 
 }
 
 [[noreturn]] void throw_failure(const ProcessSpec& spec, const std::string& program,
-                                const Failure& failure) {
+                                const StartFailure& failure) {
   const std::string reason = std::strerror(failure.code);
   const std::string start = concat("cannot start '", program, "'");
   switch (failure.step) {
@@ -292,8 +292,8 @@ std::string hint(const ProcessSpec& spec, const std::string& program, int code) 
 }
 
 // How the child failed; std::nullopt if it became the program.
-std::optional<Failure> read_failure(int fd) {
-  Failure failure = {};
+std::optional<StartFailure> read_failure(int fd) {
+  StartFailure failure = {};
   ssize_t count = 0;
   do {
     count = ::read(fd, &failure, sizeof failure);
@@ -361,7 +361,7 @@ pid_t exec_process(const ProcessSpec& spec) {
     throw StartError(concat("cannot start '", program, "': ", std::strerror(code)), code);
   }
   failure_write.reset();
-  if (const std::optional<Failure> failure = read_failure(failure_read.get())) {
+  if (const std::optional<StartFailure> failure = read_failure(failure_read.get())) {
     ::waitpid(pid, nullptr, 0);
     throw_failure(spec, program, *failure);
   }

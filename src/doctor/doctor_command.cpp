@@ -11,6 +11,7 @@
 #include "doctor/hosts_plan.h"
 #include "doctor/local_checks.h"
 #include "doctor/several_nodes.h"
+#include "doctor/smoke.h"
 #include "launch/addresses.h"
 #include "launch/console.h"
 #include "launch/listen.h"

@@ -5,6 +5,7 @@
 
 #include "core/hmac.h"
 #include "doctor/pair_schedule.h"
+#include "doctor/smoke.h"
 #include "launch/endpoint.h"
 
 #include "lockstep/error.h"

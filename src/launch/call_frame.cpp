@@ -5,7 +5,6 @@
 namespace lockstep {
 namespace {
 
-using Kind = UnwindRules::Kind;
 using Registers = ThreadRegisters;
 
 // Pointers of aarch64 may be signed in their upper bits, which are no part of the address.
@@ -31,20 +30,20 @@ std::optional<std::uint64_t> value_by(const UnwindRules::Rule& rule, std::uint64
                                       const ProcessMemory& memory) {
   const std::uint64_t place = frame + static_cast<std::uint64_t>(rule.number);
   switch (rule.kind) {
-    case Kind::same:
+    case UnwindRules::Kind::same:
       return present;
-    case Kind::at_offset:
+    case UnwindRules::Kind::at_offset:
       return memory.read<std::uint64_t>(place);
-    case Kind::is_offset:
+    case UnwindRules::Kind::is_offset:
       return place;
-    case Kind::in_register:
+    case UnwindRules::Kind::in_register:
       if (rule.number >= Registers::kCount) return std::nullopt;
       return registers.values[static_cast<std::size_t>(rule.number)];
-    case Kind::at_expression: {
+    case UnwindRules::Kind::at_expression: {
       const auto address = evaluate(*rule.expression, frame, registers, memory);
       return address ? memory.read<std::uint64_t>(*address) : std::nullopt;
     }
-    case Kind::is_expression:
+    case UnwindRules::Kind::is_expression:
       return evaluate(*rule.expression, frame, registers, memory);
     default:
       return std::nullopt;
@@ -61,7 +60,7 @@ std::optional<CallFrame> by_rules(const UnwindRules& rules, const CallFrame& fra
   caller.registers.values[Registers::kStackPointer] = *address;
   for (int number = 0; number < Registers::kCount; ++number) {
     const UnwindRules::Rule& rule = rules.registers[number];
-    if (rule.kind == Kind::same) continue;
+    if (rule.kind == UnwindRules::Kind::same) continue;
     const auto value = value_by(rule, *address, callee.values[number], callee, memory);
     if (!value && number == rules.return_address) return std::nullopt;  // the outermost
     caller.registers.values[number] = value.value_or(0);

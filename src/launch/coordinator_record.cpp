@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::array<const char*, 4> kPhases{"preparing", "running", "stopping", "finished"};
-constexpr std::size_t kMaxText = 1 << 20;
+constexpr std::size_t kMaxRecord = 1 << 20;
 
 // Lists of pairs: keys of JSON objects are strings.
 template <typename Value>
@@ -126,7 +126,7 @@ std::string to_json(const CoordinatorRecord& record) {
 
 std::optional<CoordinatorRecord> coordinator_record_from_json(std::string_view text) {
   const auto object = parse_json(text);
-  if (!object || !object->is_object() || text.size() > 64 * kMaxText) return std::nullopt;
+  if (!object || !object->is_object() || text.size() > 64 * kMaxRecord) return std::nullopt;
   try {
     const auto get = [&]<typename Kind>(const char* name, Kind*) {
       return object->at(name).get<Kind>();

@@ -20,10 +20,6 @@ std::string seconds_with_hundredths(Time time) {
   return text.str();
 }
 
-std::vector<int> as_list(const std::set<int>& ranks) {
-  return {ranks.begin(), ranks.end()};
-}
-
 }  // namespace
 
 // ---- who can be carried over ----
@@ -80,7 +76,7 @@ void Coordinator::settle() {
 // Another replacement would end the same way.
 void Coordinator::end_second_deaths(const std::set<int>& ranks, std::int64_t step) {
   Ending ending = cause_;
-  ending.reason = concat(cause_.reason, ": for ", list_ranks(as_list(ranks)),
+  ending.reason = concat(cause_.reason, ": for ", list_ranks({ranks.begin(), ranks.end()}),
                          " it was the second time at step ", step);
   if (may_leave_out(ranks.size())) {
     lost_ranks_.clear();
@@ -249,7 +245,7 @@ void Coordinator::renumber() {
 Prepare Coordinator::prepare_in_place(const Node& node) const {
   return {.membership = node.membership,
           .carries_over = true,
-          .replaced = as_list(replaced_),
+          .replaced = {replaced_.begin(), replaced_.end()},
           .reason = cause_.reason};
 }
 

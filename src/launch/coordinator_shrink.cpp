@@ -14,10 +14,6 @@ constexpr int kMostDeathsWhileJoining = 3;
 // A place that fails again and again is tried less and less often: up to 2^4 times the pause.
 constexpr int kMostDoublings = 4;
 
-std::vector<int> as_list(const std::set<int>& places) {
-  return {places.begin(), places.end()};
-}
-
 }  // namespace
 
 bool Coordinator::may_leave_out(std::size_t count) const {
@@ -94,7 +90,7 @@ std::string Coordinator::describe(const Ending& ending, const Filling& filling) 
   if (filling.left_out.empty()) return text;
   if (!filling.replaced.empty()) text += ", ";
   text += is_one ? "it is"
-                 : concat(list_some_ranks(as_list(filling.left_out)),
+                 : concat(list_some_ranks({filling.left_out.begin(), filling.left_out.end()}),
                           filling.left_out.size() == 1 ? " is" : " are");
   return text + concat(" left out, ", count_of_those_in(), " go on (--min-world ",
                        options_.terms.min_world, ")");
@@ -131,7 +127,7 @@ void Coordinator::rejoin_if_due() {
   if (!due || now_ < *due) return;
   const Filling filling{.replaced = places_to_fill(now_), .left_out = {}, .why = ""};
   seat_nodes_of(filling.replaced);
-  const std::string who = list_some_ranks(as_list(filling.replaced));
+  const std::string who = list_some_ranks({filling.replaced.begin(), filling.replaced.end()});
   const bool is_one = filling.replaced.size() == 1;
   lost_since_ = now_;
   was_loss_ = false;

@@ -11,7 +11,7 @@ namespace {
 // A node may be lost, or its network mended, between two looks; so one alone decides nothing.
 constexpr int kMostSurveys = 3;
 constexpr Time kSurveyPause = std::chrono::seconds(1);
-constexpr std::size_t kMostNamed = 16;
+constexpr std::size_t kMostSilentNamed = 16;
 
 bool is_loopback(const std::string& text) {
   const auto address = IpAddress::parse(text);
@@ -98,7 +98,7 @@ void Coordinator::survey_if_due() {
     survey_again_at_.reset();
     gather();
   } else if (survey_ && now_ >= survey_deadline_) {
-    survey_failed(concat("no answer from ", join_words(survey_->silent(), kMostNamed),
+    survey_failed(concat("no answer from ", join_words(survey_->silent(), kMostSilentNamed),
                          " to questions about the network; look at what "
                          "lockstep run says there"));
   }

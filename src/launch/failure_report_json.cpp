@@ -7,36 +7,36 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMaxName = 4 << 10;  // hosts, times, paths
-constexpr std::size_t kMaxText = 16 << 10;
+constexpr std::size_t kMaxPlace = 4 << 10;  // hosts, times, paths
+constexpr std::size_t kMaxWords = 16 << 10;
 constexpr std::size_t kMaxTailLines = 32;
 constexpr std::size_t kMaxTailLine = 2 << 10;
 constexpr std::size_t kMaxFailures = 2048;
-constexpr std::size_t kMaxSummary = 256;
+constexpr std::size_t kMaxShort = 256;
 constexpr std::size_t kMaxRanks = 1 << 20;
 
 Json error_to_json(const ErrorFile& error) {
-  Json json = {{"path", clipped(error.path, kMaxName)},
-               {"message", clipped(error.message, kMaxText)},
-               {"callstack", clipped(error.callstack, kMaxText)}};
+  Json json = {{"path", clipped(error.path, kMaxPlace)},
+               {"message", clipped(error.message, kMaxWords)},
+               {"callstack", clipped(error.callstack, kMaxWords)}};
   if (error.timestamp) json["timestamp"] = *error.timestamp;
   if (error.error_code) json["error_code"] = *error.error_code;
   // A cut copy would not be JSON any more.
   if (error.json.size() <= kMaxErrorFileCopy) json["json"] = error.json;
-  if (!error.malformed.empty()) json["malformed"] = clipped(error.malformed, kMaxText);
+  if (!error.malformed.empty()) json["malformed"] = clipped(error.malformed, kMaxWords);
   return json;
 }
 
 Json failure_to_json(const WorkerFailure& failure) {
   Json json = {{"rank", failure.rank},
                {"local_rank", failure.local_rank},
-               {"host", clipped(failure.host, kMaxName)},
+               {"host", clipped(failure.host, kMaxPlace)},
                {"node_rank", failure.node_rank},
                {"pid", failure.pid},
                {"exit_code", failure.status.exit_code},
                {"signal", failure.status.signal},
-               {"time", clipped(failure.time, kMaxName)},
-               {"log_path", clipped(failure.log_path, kMaxName)},
+               {"time", clipped(failure.time, kMaxPlace)},
+               {"log_path", clipped(failure.log_path, kMaxPlace)},
                {"epoch", failure.epoch},
                {"restart_count", failure.restart_count}};
   if (failure.error) json["error"] = error_to_json(*failure.error);
@@ -54,12 +54,12 @@ Json failure_to_json(const WorkerFailure& failure) {
 WorkerFailure summary_of(const WorkerFailure& failure) {
   WorkerFailure summary = failure;
   if (summary.error) {
-    summary.error->message = clipped(first_line(summary.error->message), kMaxSummary);
+    summary.error->message = clipped(first_line(summary.error->message), kMaxShort);
     summary.error->callstack.clear();
     summary.error->json.clear();
   }
   if (!summary.stderr_tail.empty()) {
-    summary.stderr_tail = {clipped(summary.stderr_tail.back(), kMaxSummary)};
+    summary.stderr_tail = {clipped(summary.stderr_tail.back(), kMaxShort)};
   }
   return summary;
 }
@@ -92,26 +92,26 @@ const Json& required_array(const Json& object, const char* name, std::size_t max
 }
 
 ErrorFile error_from_json(const Json& json) {
-  return {.path = required_text(json, "path", kMaxName),
-          .message = required_text(json, "message", kMaxText),
-          .callstack = required_text(json, "callstack", kMaxText),
+  return {.path = required_text(json, "path", kMaxPlace),
+          .message = required_text(json, "message", kMaxWords),
+          .callstack = required_text(json, "callstack", kMaxWords),
           .timestamp = integer_field(json, "timestamp"),
           .error_code = integer_field(json, "error_code"),
           .json = string_field(json, "json", kMaxErrorFileCopy).value_or(""),
-          .malformed = string_field(json, "malformed", kMaxText).value_or("")};
+          .malformed = string_field(json, "malformed", kMaxWords).value_or("")};
 }
 
 WorkerFailure failure_from_json(const Json& json) {
   WorkerFailure failure = {
       .rank = required_int(json, "rank"),
       .local_rank = required_int(json, "local_rank"),
-      .host = required_text(json, "host", kMaxName),
+      .host = required_text(json, "host", kMaxPlace),
       .node_rank = required_int(json, "node_rank"),
       .pid = required_int(json, "pid"),
       .status = {.exit_code = required_int(json, "exit_code"),
                  .signal = required_int(json, "signal")},
-      .time = required_text(json, "time", kMaxName),
-      .log_path = required_text(json, "log_path", kMaxName),
+      .time = required_text(json, "time", kMaxPlace),
+      .log_path = required_text(json, "log_path", kMaxPlace),
       .epoch = static_cast<std::uint64_t>(integer_field(json, "epoch").value_or(0)),
       .restart_count = required_int(json, "restart_count")};
   if (const Json* error = field(json, "error")) failure.error = error_from_json(*error);
@@ -144,8 +144,8 @@ std::string to_json(const WorkerFailure& failure) {
 }
 
 std::string to_json(const FailureReport& report) {
-  Json json = {{"program", clipped(report.program, kMaxName)},
-               {"reason", clipped(report.reason, kMaxText)},
+  Json json = {{"program", clipped(report.program, kMaxPlace)},
+               {"reason", clipped(report.reason, kMaxWords)},
                {"more_failed", report.more_failed},
                {"stopped_ranks", report.stopped_ranks}};
   if (report.first) json["first"] = failure_to_json(*report.first);
@@ -164,8 +164,8 @@ WorkerFailure worker_failure_from_json(std::string_view json) {
 FailureReport failure_report_from_json(std::string_view text) {
   const Json json = parsed(text);
   FailureReport report;
-  report.program = required_text(json, "program", kMaxName);
-  report.reason = required_text(json, "reason", kMaxText);
+  report.program = required_text(json, "program", kMaxPlace);
+  report.reason = required_text(json, "reason", kMaxWords);
   if (const Json* first = field(json, "first")) report.first = failure_from_json(*first);
   for (const Json& other : required_array(json, "others", kMaxFailures)) {
     report.others.push_back(failure_from_json(other));

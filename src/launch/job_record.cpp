@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMaxText = 64 << 10;
+constexpr std::size_t kMaxField = 64 << 10;
 
 int int_field(const Json& object, const char* name, int otherwise) {
   const auto value = integer_field(object, name);
@@ -24,7 +24,7 @@ std::uint64_t count_field(const Json& object, const char* name) {
 }
 
 std::string text_field(const Json& object, const char* name) {
-  return string_field(object, name, kMaxText).value_or("");
+  return string_field(object, name, kMaxField).value_or("");
 }
 
 WorkerRecord worker_from(const Json& json) {

@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxValue = 4096;
 
 // The key is signed as well: a value cannot be moved to another one, or to another job.
 std::string signature(const LeaderKeys& keys, const std::string& key, std::string_view text) {
@@ -43,9 +43,9 @@ std::optional<Leader> leader_from_json(std::string_view text) {
   const auto object = parse_json(text);
   if (!object) return std::nullopt;
   const auto term = integer_field(*object, "term"), port = integer_field(*object, "port");
-  const auto id = string_field(*object, "id", kMaxText);
-  const auto host = string_field(*object, "host", kMaxText);
-  const auto address = string_field(*object, "address", kMaxText);
+  const auto id = string_field(*object, "id", kMaxValue);
+  const auto host = string_field(*object, "host", kMaxValue);
+  const auto address = string_field(*object, "address", kMaxValue);
   if (!term || !port || !id || !host || !address) return std::nullopt;
   if (*term < 1 || *port < 1 || *port > 65535 || id->empty()) return std::nullopt;
   return Leader{.term = static_cast<std::uint64_t>(*term),

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMaxName = 300;  // templates can be longer than anyone reads
+constexpr std::size_t kMaxSymbol = 300;  // templates can be longer than anyone reads
 constexpr int kMaxProgramHeaders = 64;
 
 // What the headers in memory tell beyond the kernel's list. False: this is no program or library.
@@ -44,7 +44,7 @@ std::string demangled(std::string_view name) {
   char* text = abi::__cxa_demangle(std::string(name).c_str(), nullptr, nullptr, &status);
   std::string result = status == 0 && text != nullptr ? text : std::string(name);
   std::free(text);
-  if (result.size() > kMaxName) result = result.substr(0, kMaxName) + "...";
+  if (result.size() > kMaxSymbol) result = result.substr(0, kMaxSymbol) + "...";
   return result;
 }
 

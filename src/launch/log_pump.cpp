@@ -78,7 +78,7 @@ class LogPump::Reader {
   void remove(std::uint64_t id);
   void print(int fd, const std::string& text);
   void drain_all(std::promise<void> ended);
-  std::vector<Console*> put_out_held();
+  std::vector<PumpedConsole*> put_out_held();
   void resize_terminals() const;
 
  private:
@@ -90,7 +90,7 @@ class LogPump::Reader {
   void read_ready(int fd);
   void look_after_streams();
   milliseconds longest_sleep() const;
-  Console* console_for(int fd);
+  PumpedConsole* console_for(int fd);
   std::shared_ptr<LogFile> open_file(const std::string& path, std::uintmax_t max_bytes);
   PumpedStream::Outlets outlets_of(const StreamOptions& wanted);
 
@@ -103,7 +103,7 @@ class LogPump::Reader {
   std::vector<std::function<void()>> commands_;
 
   std::map<std::uint64_t, PumpedStream> streams_;
-  std::map<std::pair<dev_t, ino_t>, std::unique_ptr<Console>> consoles_;
+  std::map<std::pair<dev_t, ino_t>, std::unique_ptr<PumpedConsole>> consoles_;
   std::map<std::string, std::weak_ptr<LogFile>> filtered_;  // by path: streams share one
   std::vector<std::promise<void>> waiting_for_end_;
 };
@@ -181,18 +181,18 @@ milliseconds LogPump::Reader::longest_sleep() const {
   return std::max(sleep, milliseconds(0));
 }
 
-Console* LogPump::Reader::console_for(int fd) {
+PumpedConsole* LogPump::Reader::console_for(int fd) {
   // Standard output and standard error are often one terminal: then they must be one console, or
   // their lines would meet.
   struct stat status = {};
   if (::fstat(fd, &status) != 0) return nullptr;  // closed, as with `>&-`
-  std::unique_ptr<Console>& console = consoles_[{status.st_dev, status.st_ino}];
+  std::unique_ptr<PumpedConsole>& console = consoles_[{status.st_dev, status.st_ino}];
   if (!console) {
-    console =
-        std::make_unique<Console>(fd, ::isatty(fd) == 1,
-                                  ConsoleSink::Options{.queue_bytes = options_.console_queue_bytes,
-                                                       .stall_after = options_.stall_after,
-                                                       .room = wake_});
+    console = std::make_unique<PumpedConsole>(
+        fd, ::isatty(fd) == 1,
+        ConsoleSink::Options{.queue_bytes = options_.console_queue_bytes,
+                             .stall_after = options_.stall_after,
+                             .room = wake_});
   }
   return console.get();
 }
@@ -255,7 +255,7 @@ void LogPump::Reader::remove(std::uint64_t id) {
 }
 
 void LogPump::Reader::print(int fd, const std::string& text) {
-  Console* console = console_for(fd);
+  PumpedConsole* console = console_for(fd);
   if (console != nullptr) console->message(text);
 }
 
@@ -263,7 +263,7 @@ void LogPump::Reader::drain_all(std::promise<void> ended) {
   waiting_for_end_.push_back(std::move(ended));
 }
 
-std::vector<Console*> LogPump::Reader::put_out_held() {
+std::vector<PumpedConsole*> LogPump::Reader::put_out_held() {
   for (auto& [id, stream] : streams_) {
     if (stream.ended()) continue;
     stream.drain();
@@ -271,7 +271,7 @@ std::vector<Console*> LogPump::Reader::put_out_held() {
   }
   for (std::promise<void>& waiting : waiting_for_end_) waiting.set_value();
   waiting_for_end_.clear();
-  std::vector<Console*> consoles;
+  std::vector<PumpedConsole*> consoles;
   for (auto& [key, console] : consoles_) {
     console->say_what_was_missed();
     consoles.push_back(console.get());
@@ -357,13 +357,14 @@ bool LogPump::drain_all(std::chrono::milliseconds limit) {
   reader_->post([this, ended] { reader_->drain_all(std::move(*ended)); });
   const bool in_time = all_ended.wait_until(deadline) == std::future_status::ready;
 
-  auto consoles = std::make_shared<std::vector<Console*>>();
+  auto consoles = std::make_shared<std::vector<PumpedConsole*>>();
   // A little time beyond the limit: what is in the pipes must be taken out in any case.
   const auto grace = std::max(deadline, Clock::now() + milliseconds(200));
   const auto put_out = reader_->post([this, consoles] { *consoles = reader_->put_out_held(); });
   if (put_out.wait_until(grace) != std::future_status::ready) return false;
   return std::ranges::all_of(
-             *consoles, [&](Console* console) { return console->sink.wait_empty(deadline); }) &&
+             *consoles,
+             [&](PumpedConsole* console) { return console->sink.wait_empty(deadline); }) &&
          in_time;
 }
 

@@ -32,14 +32,14 @@ std::string paragraph(std::string_view text) {
   return concat(".PP\n", escaped(text), "\n");
 }
 
-std::string entry(std::string_view term, std::string_view text) {
+std::string man_entry(std::string_view term, std::string_view text) {
   return concat(".TP\n.B ", escaped(term), "\n", escaped(text), "\n");
 }
 
 std::string entries(std::string_view title, std::span<const Entry> list) {
   std::string text = concat(".SH ", title, "\n");
   for (const Entry& each : list) {
-    text += entry(each.term, each.text);
+    text += man_entry(each.term, each.text);
   }
   return text;
 }
@@ -54,8 +54,8 @@ std::string options() {
     const std::string more = remarks(option);
     const std::string_view only =
         option.origin == OptionOrigin::launch ? "Only for lockstep launch. " : "";
-    text += entry(spelled(option),
-                  concat(only, option.help, more.empty() ? "" : concat(" (", more, ")")));
+    text += man_entry(spelled(option),
+                      concat(only, option.help, more.empty() ? "" : concat(" (", more, ")")));
     previous = &option;
   }
   return text;

@@ -24,10 +24,6 @@ bool is_virtual(const std::string& interface) {
                              [&](std::string_view name) { return interface.starts_with(name); });
 }
 
-bool is_v4(const NodeAddress& address) {
-  return address.address.find(':') == std::string::npos;
-}
-
 bool reaches_others(const LocalAddress& local) {
   const IpAddress& address = local.address;
   return local.up && !address.is_loopback() && !address.is_link_local() &&

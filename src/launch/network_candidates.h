@@ -23,6 +23,10 @@ struct NetworkWishes {
 Addresses network_candidates(const LocalMachine& machine, const NetworkWishes& wishes,
                              const std::function<int(const std::string&)>& speed_of);
 
+inline bool is_v4(const NodeAddress& address) {
+  return address.address.find(':') == std::string::npos;
+}
+
 /// In Mbit/s, as the kernel knows it; 0 where it does not.
 int interface_speed(const std::string& interface);
 

@@ -9,16 +9,13 @@
 #include <set>
 #include <tuple>
 
+#include "launch/network_candidates.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
 
 using Picks = std::vector<int>;  // an address of each node
-
-bool is_v4(const NodeAddress& address) {
-  return address.address.find(':') == std::string::npos;
-}
 
 class Choice {
  public:

@@ -17,8 +17,8 @@ std::string pci_address(unsigned domain, unsigned bus, unsigned device) {
 namespace {
 
 using Device = struct DeviceTag*;
-using Status = int;
-constexpr Status kSuccess = 0;
+using NvmlStatus = int;
+constexpr NvmlStatus kSuccess = 0;
 constexpr std::size_t kUuidSize = 96;  // NVML_DEVICE_UUID_V2_BUFFER_SIZE
 
 // nvmlPciInfo_t of version 3. Declared here because the header comes with CUDA's toolkit, which is
@@ -38,15 +38,15 @@ using Library = std::unique_ptr<void, int (*)(void*)>;
 
 // The functions that are called. A driver older than 2018 lacks some; the MIG ones are optional.
 struct Functions {
-  Status (*init)() = nullptr;
-  Status (*shutdown)() = nullptr;
-  const char* (*error_string)(Status) = nullptr;
-  Status (*device_count)(unsigned*) = nullptr;
-  Status (*device)(unsigned, Device*) = nullptr;
-  Status (*uuid)(Device, char*, unsigned) = nullptr;
-  Status (*pci_info)(Device, PciInfo*) = nullptr;
-  Status (*mig_count)(Device, unsigned*) = nullptr;
-  Status (*mig_device)(Device, unsigned, Device*) = nullptr;
+  NvmlStatus (*init)() = nullptr;
+  NvmlStatus (*shutdown)() = nullptr;
+  const char* (*error_string)(NvmlStatus) = nullptr;
+  NvmlStatus (*device_count)(unsigned*) = nullptr;
+  NvmlStatus (*device)(unsigned, Device*) = nullptr;
+  NvmlStatus (*uuid)(Device, char*, unsigned) = nullptr;
+  NvmlStatus (*pci_info)(Device, PciInfo*) = nullptr;
+  NvmlStatus (*mig_count)(Device, unsigned*) = nullptr;
+  NvmlStatus (*mig_device)(Device, unsigned, Device*) = nullptr;
 };
 
 template <typename Function>
@@ -95,18 +95,18 @@ std::vector<std::string> mig_uuids_of(const Functions& nvml, Device device) {
 }
 
 // Only between init() and shutdown(). Returns the first status that is an error.
-Status read_gpus(const Functions& nvml, std::vector<Gpu>& gpus) {
+NvmlStatus read_gpus(const Functions& nvml, std::vector<Gpu>& gpus) {
   unsigned count = 0;
-  if (const Status status = nvml.device_count(&count); status != kSuccess) {
+  if (const NvmlStatus status = nvml.device_count(&count); status != kSuccess) {
     return status;
   }
   for (unsigned index = 0; index < count; ++index) {
     Device device = nullptr;
     PciInfo pci = {};
-    if (const Status status = nvml.device(index, &device); status != kSuccess) {
+    if (const NvmlStatus status = nvml.device(index, &device); status != kSuccess) {
       return status;
     }
-    if (const Status status = nvml.pci_info(device, &pci); status != kSuccess) {
+    if (const NvmlStatus status = nvml.pci_info(device, &pci); status != kSuccess) {
       return status;
     }
     gpus.push_back({.uuid = uuid_of(nvml, device),
@@ -131,12 +131,12 @@ GpuList list_nvidia_gpus(const std::string& library_name) {
     list.problem = concat("NVIDIA's driver is too old: ", library_name, " has no ", missing);
     return list;
   }
-  if (const Status status = nvml.init(); status != kSuccess) {
+  if (const NvmlStatus status = nvml.init(); status != kSuccess) {
     list.problem =
         concat("NVIDIA's driver does not answer (NVML: ", nvml.error_string(status), ")");
     return list;
   }
-  const Status status = read_gpus(nvml, list.gpus);
+  const NvmlStatus status = read_gpus(nvml, list.gpus);
   if (status != kSuccess) {
     list.problem = concat("NVIDIA's driver fails (NVML: ", nvml.error_string(status), ")");
     list.gpus.clear();

@@ -17,13 +17,13 @@ constexpr int kMostReads = 1024;  // more than a pipe can hold: someone goes on 
 
 }  // namespace
 
-void Console::message(std::string_view text) {
+void PumpedConsole::message(std::string_view text) {
   std::string out;
   lines.message(text, out);
   sink.push(out);
 }
 
-void Console::say_what_was_missed() {
+void PumpedConsole::say_what_was_missed() {
   if (missed == 0) return;
   message(concat("lockstep: ", std::exchange(missed, 0),
                  " lines are not shown, because the console did not take them; the log files have "
@@ -120,7 +120,7 @@ void PumpedStream::show_held() {
 
 void PumpedStream::show(std::string_view text) {
   if (text.empty()) return;
-  Console& console = *parts_.outlets.console;
+  PumpedConsole& console = *parts_.outlets.console;
   if (console.sink.full() && console.sink.stalled() && parts_.outlets.file) {
     console.missed += static_cast<std::uint64_t>(std::ranges::count(text, '\n'));
     return;

@@ -15,8 +15,8 @@
 namespace lockstep {
 
 /// A console and what is open on it.
-struct Console {
-  Console(int fd, bool terminal, ConsoleSink::Options options)
+struct PumpedConsole {
+  PumpedConsole(int fd, bool terminal, ConsoleSink::Options options)
       : lines(terminal), sink(fd, std::move(options)), is_terminal(terminal) {}
 
   void message(std::string_view text);
@@ -37,7 +37,7 @@ class PumpedStream {
   struct Outlets {
     std::shared_ptr<LogFile> file;
     std::shared_ptr<LogFile> filtered;
-    Console* console = nullptr;
+    PumpedConsole* console = nullptr;
   };
   struct Parts {
     std::uint64_t id = 0;
@@ -51,7 +51,7 @@ class PumpedStream {
 
   int fd() const { return parts_.input.get(); }
   const StreamOptions& options() const { return parts_.options; }
-  Console* console() const { return parts_.outlets.console; }
+  PumpedConsole* console() const { return parts_.outlets.console; }
   bool ended() const { return !parts_.input; }
 
   /// The console takes no more, and its stream must wait for it: it has no file, or the console may

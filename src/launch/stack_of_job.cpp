@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kLeeway{10};  // for what is between
+constexpr std::chrono::seconds kWayLeeway{10};  // for what is between
 
 struct StackArguments {
   std::string job;                                             // the beginning of its id
@@ -134,7 +134,8 @@ Answers ask_all_nodes(const std::string& run_directory, std::chrono::millisecond
     if (::send(socket.get(), question.data(), question.size(), MSG_NOSIGNAL) < 0) {
       throw_errno("send");
     }
-    if (!read_all(socket, limit + kLeeway, text)) answers.problem = "the launcher does not answer";
+    if (!read_all(socket, limit + kWayLeeway, text))
+      answers.problem = "the launcher does not answer";
   } catch (const SystemError& error) {
     answers.problem = error.what();
   }

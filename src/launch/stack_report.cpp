@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxText = std::size_t{64} << 10;  // of one rank
 constexpr std::size_t kMaxTexts = std::size_t{2} << 20;  // of one node, less than half a message
-constexpr std::size_t kMaxName = 4096;
+constexpr std::size_t kMaxHost = 4096;
 
 struct Member {
   const NodeStacks* node;
@@ -51,7 +51,7 @@ std::string to_json(const NodeStacks& stacks) {
 std::optional<NodeStacks> node_stacks_from_json(std::string_view text) {
   const auto json = parse_json(text);
   if (!json) return std::nullopt;
-  const auto host = string_field(*json, "host", kMaxName);
+  const auto host = string_field(*json, "host", kMaxHost);
   const Json *ranks = field(*json, "ranks"), *advice = field(*json, "advice");
   if (!host || ranks == nullptr || !ranks->is_array() || advice == nullptr || !advice->is_array()) {
     return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<NodeStacks> node_stacks_from_json(std::string_view text) {
                             .complete = complete->get<bool>()});
   }
   for (const Json& line : *advice) {
-    if (line.is_string()) stacks.advice.push_back(clipped(line.get<std::string>(), kMaxName));
+    if (line.is_string()) stacks.advice.push_back(clipped(line.get<std::string>(), kMaxHost));
   }
   return stacks;
 }

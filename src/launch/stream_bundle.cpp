@@ -13,8 +13,6 @@
 namespace lockstep {
 namespace {
 
-using Kind = StreamMessage::Kind;
-
 // Each word about bytes taken costs a message, so there is one for many of them.
 constexpr std::size_t kTellAfterBytes = StreamBundle::kWindowBytes / 4;
 
@@ -29,7 +27,7 @@ StreamBundle::~StreamBundle() {
 
 void StreamBundle::add(UniqueFd socket, std::uint64_t epoch) {
   const std::uint64_t id = ++last_id_;
-  send(Kind::open, id, epoch);
+  send(StreamMessage::Kind::open, id, epoch);
   adopt(id, std::move(socket));
 }
 
@@ -41,18 +39,18 @@ void StreamBundle::adopt(std::uint64_t id, UniqueFd socket) {
 
 void StreamBundle::on_message(std::string_view text) {
   const StreamMessage message = decode_stream_message(text);
-  if (message.kind == Kind::open) return on_open(message);
+  if (message.kind == StreamMessage::Kind::open) return on_open(message);
   const auto found = streams_.find(message.stream);
   if (found == streams_.end()) return;  // it was closed here while this was on its way
   Stream& stream = *found->second;
   switch (message.kind) {
-    case Kind::data:
+    case StreamMessage::Kind::data:
       return on_data(stream, message);
-    case Kind::end:
+    case StreamMessage::Kind::end:
       stream.heard_all = true;
       if (stream.to_socket.empty()) ::shutdown(stream.socket.get(), SHUT_WR);
       return settle(message.stream, stream, true);
-    case Kind::taken:
+    case StreamMessage::Kind::taken:
       if (message.number > kWindowBytes - stream.may_send) {
         throw InvalidArgument("a stream's other end took more bytes than it was sent");
       }
@@ -70,7 +68,7 @@ void StreamBundle::on_open(const StreamMessage& message) {
   last_id_ = message.stream;
   UniqueFd socket;
   if (streams_.size() < kMaxStreams) socket = callbacks_.connect(message.number);
-  if (!socket) return send(Kind::reset, message.stream);
+  if (!socket) return send(StreamMessage::Kind::reset, message.stream);
   adopt(message.stream, std::move(socket));
 }
 
@@ -105,11 +103,11 @@ bool StreamBundle::read(std::uint64_t id, Stream& stream) {
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) {
     stream.read_all = true;
-    send(Kind::end, id);
+    send(StreamMessage::Kind::end, id);
     return true;
   }
   stream.may_send -= static_cast<std::size_t>(count);
-  send(Kind::data, id, 0, {buffer.data(), static_cast<std::size_t>(count)});
+  send(StreamMessage::Kind::data, id, 0, {buffer.data(), static_cast<std::size_t>(count)});
   return true;
 }
 
@@ -124,7 +122,7 @@ bool StreamBundle::write(std::uint64_t id, Stream& stream) {
     stream.untold += static_cast<std::size_t>(count);
   }
   if (stream.untold >= kTellAfterBytes) {
-    send(Kind::taken, id, std::exchange(stream.untold, 0));
+    send(StreamMessage::Kind::taken, id, std::exchange(stream.untold, 0));
   }
   if (stream.written < stream.to_socket.size()) {
     // Else what a slow reader has taken would pile up.
@@ -141,7 +139,7 @@ bool StreamBundle::write(std::uint64_t id, Stream& stream) {
 void StreamBundle::settle(std::uint64_t id, Stream& stream, bool intact) {
   const bool over = stream.read_all && stream.heard_all && stream.to_socket.empty();
   if (intact && !over) return watch(id, stream);
-  if (!intact) send(Kind::reset, id);
+  if (!intact) send(StreamMessage::Kind::reset, id);
   remove(streams_.find(id));
 }
 
@@ -172,12 +170,13 @@ void StreamBundle::remove(Streams::iterator stream) {
 
 void StreamBundle::close_all(bool tell) {
   while (!streams_.empty()) {
-    if (tell) send(Kind::reset, streams_.begin()->first);
+    if (tell) send(StreamMessage::Kind::reset, streams_.begin()->first);
     remove(streams_.begin());
   }
 }
 
-void StreamBundle::send(Kind kind, std::uint64_t id, std::uint64_t number, std::string_view bytes) {
+void StreamBundle::send(StreamMessage::Kind kind, std::uint64_t id, std::uint64_t number,
+                        std::string_view bytes) {
   callbacks_.send(encode({.kind = kind, .stream = id, .number = number, .bytes = bytes}));
 }
 

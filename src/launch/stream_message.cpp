@@ -5,8 +5,6 @@
 namespace lockstep {
 namespace {
 
-using Kind = StreamMessage::Kind;
-
 constexpr std::size_t kHeadBytes = 1 + 8;
 
 void append_number(std::string& text, std::uint64_t value) {
@@ -21,8 +19,8 @@ std::uint64_t number_at(std::string_view text, std::size_t offset) {
   return value;
 }
 
-bool has_number(Kind kind) {
-  return kind == Kind::open || kind == Kind::taken;
+bool has_number(StreamMessage::Kind kind) {
+  return kind == StreamMessage::Kind::open || kind == StreamMessage::Kind::taken;
 }
 
 }  // namespace
@@ -39,8 +37,8 @@ std::string encode(const StreamMessage& message) {
 
 StreamMessage decode_stream_message(std::string_view text) {
   if (text.size() < kHeadBytes) throw InvalidArgument("a piece of a stream is cut short");
-  const auto kind = static_cast<Kind>(text[0]);
-  if (kind < Kind::open || kind > Kind::taken) {
+  const auto kind = static_cast<StreamMessage::Kind>(text[0]);
+  if (kind < StreamMessage::Kind::open || kind > StreamMessage::Kind::taken) {
     throw InvalidArgument(
         concat("a piece of a stream is of an unknown kind ", static_cast<int>(kind)));
   }
@@ -51,8 +49,9 @@ StreamMessage decode_stream_message(std::string_view text) {
     message.number = number_at(rest, 0);
     rest.remove_prefix(8);
   }
-  const bool fits =
-      kind == Kind::data ? !rest.empty() && rest.size() <= kStreamMessageBytes : rest.empty();
+  const bool fits = kind == StreamMessage::Kind::data
+                        ? !rest.empty() && rest.size() <= kStreamMessageBytes
+                        : rest.empty();
   if (!fits) {
     throw InvalidArgument(concat("a piece of a stream has ", rest.size(),
                                  " bytes, which one of its kind cannot have"));

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMaxName = 64;
+constexpr std::size_t kMaxLength = 64;
 
 std::string eight_random_letters() {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -45,7 +45,7 @@ std::string make_unique_directory(const std::string& parent, std::string_view pr
 }
 
 std::string as_file_name(std::string_view name) {
-  std::string result(name.substr(0, kMaxName));
+  std::string result(name.substr(0, kMaxLength));
   for (char& letter : result) {
     if (letter == '/' || static_cast<unsigned char>(letter) <= ' ' || letter == '\x7f') {
       letter = '_';

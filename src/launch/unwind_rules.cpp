@@ -8,8 +8,6 @@
 namespace lockstep {
 namespace {
 
-using Kind = UnwindRules::Kind;
-
 constexpr std::size_t kMaxRecord = 64 << 10;
 
 /// What functions that were compiled alike have in common.
@@ -105,7 +103,8 @@ class RuleMachine {
           location += static_cast<std::uint64_t>(low) * common_.code_factor;
           break;
         case 2:
-          set(low, Kind::at_offset, static_cast<std::int64_t>(code.uleb()) * common_.data_factor);
+          set(low, UnwindRules::Kind::at_offset,
+              static_cast<std::int64_t>(code.uleb()) * common_.data_factor);
           break;
         case 3:
           restore(low);
@@ -138,7 +137,7 @@ class RuleMachine {
   int reg(UnwindReader& code) { return static_cast<int>(code.uleb()); }
   std::int64_t factored(std::int64_t offset) const { return offset * common_.data_factor; }
 
-  void set(int number, Kind kind, std::int64_t value = 0,
+  void set(int number, UnwindRules::Kind kind, std::int64_t value = 0,
            std::optional<UnwindReader> expression = std::nullopt) {
     if (number < 0 || number >= ThreadRegisters::kCount) return;  // of vectors, which nobody needs
     rules_.registers[number] = {.kind = kind, .number = value, .expression = std::move(expression)};
@@ -209,34 +208,34 @@ class RuleMachine {
     const int number = reg(code);
     switch (byte) {
       case 0x05:
-        set(number, Kind::at_offset, factored(static_cast<std::int64_t>(code.uleb())));
+        set(number, UnwindRules::Kind::at_offset, factored(static_cast<std::int64_t>(code.uleb())));
         return true;
       case 0x06:
         restore(number);
         return true;
       case 0x07:
-        set(number, Kind::undefined);
+        set(number, UnwindRules::Kind::undefined);
         return true;
       case 0x08:
-        set(number, Kind::same);
+        set(number, UnwindRules::Kind::same);
         return true;
       case 0x09:
-        set(number, Kind::in_register, reg(code));
+        set(number, UnwindRules::Kind::in_register, reg(code));
         return true;
       case 0x10:
-        set(number, Kind::at_expression, 0, code.part(code.uleb()));
+        set(number, UnwindRules::Kind::at_expression, 0, code.part(code.uleb()));
         return true;
       case 0x11:
-        set(number, Kind::at_offset, factored(code.sleb()));
+        set(number, UnwindRules::Kind::at_offset, factored(code.sleb()));
         return true;
       case 0x14:
-        set(number, Kind::is_offset, factored(static_cast<std::int64_t>(code.uleb())));
+        set(number, UnwindRules::Kind::is_offset, factored(static_cast<std::int64_t>(code.uleb())));
         return true;
       case 0x15:
-        set(number, Kind::is_offset, factored(code.sleb()));
+        set(number, UnwindRules::Kind::is_offset, factored(code.sleb()));
         return true;
       case 0x16:
-        set(number, Kind::is_expression, 0, code.part(code.uleb()));
+        set(number, UnwindRules::Kind::is_expression, 0, code.part(code.uleb()));
         return true;
       default:
         return false;

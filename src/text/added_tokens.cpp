@@ -9,10 +9,6 @@
 namespace lockstep {
 namespace {
 
-const unsigned char* bytes_of(std::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
 // How many bytes of white space a text begins with.
 std::size_t leading_space(std::string_view text) {
   std::size_t length = 0;

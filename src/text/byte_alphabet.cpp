@@ -7,7 +7,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint32_t kLetters = 0x100 + 68;
+constexpr std::uint32_t kLetterCount = 0x100 + 68;
 
 constexpr bool stands_for_itself(unsigned byte) {
   return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -23,8 +23,8 @@ constexpr std::array<std::uint16_t, 256> letters() {
 }
 constexpr auto kLetterOfByte = letters();
 
-constexpr std::array<std::int16_t, kLetters> bytes() {
-  std::array<std::int16_t, kLetters> table{};
+constexpr std::array<std::int16_t, kLetterCount> bytes() {
+  std::array<std::int16_t, kLetterCount> table{};
   for (auto& byte : table) byte = -1;
   for (unsigned byte = 0; byte < 256; ++byte) {
     table[kLetterOfByte[byte]] = static_cast<std::int16_t>(byte);
@@ -51,7 +51,7 @@ std::optional<std::string> bytes_of_name(std::string_view name) {
   const auto* const end = at + name.size();
   while (at != end) {
     const Utf8Char letter = decode_utf8(at, end);
-    if (letter.bytes == 0 || letter.code >= kLetters || kByteOfLetter[letter.code] < 0) {
+    if (letter.bytes == 0 || letter.code >= kLetterCount || kByteOfLetter[letter.code] < 0) {
       return std::nullopt;
     }
     bytes.push_back(static_cast<char>(kByteOfLetter[letter.code]));

@@ -60,10 +60,6 @@ const Pcre2& pcre2() {
   return loaded;
 }
 
-const unsigned char* bytes_of(std::string_view text) {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-
 std::string message_of(int error) {
   std::array<unsigned char, 160> text{};
   pcre2().error_message(error, text.data(), text.size());

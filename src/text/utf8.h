@@ -7,6 +7,10 @@
 
 namespace lockstep {
 
+inline const unsigned char* bytes_of(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
 struct Utf8Char {
   std::uint32_t code = 0;
   std::uint32_t bytes = 0;  // 0: what stands there is no character

@@ -3,7 +3,8 @@ on the PATH there is neither pip nor apt.
 
 offline_build_test.py --python PYTHON_WITH_TORCH --work FOLDER quick|all
 
-quick compiles a source with JSON in it and one on libtorch; all builds what `make build` builds.
+quick compiles a source with JSON in it and one on libtorch; all builds the launcher and finds the
+headers of every other source, which is all that can be missing here and not elsewhere.
 The copy stays in FOLDER, always the same, so that ccache knows the files the next time.
 """
 
@@ -11,8 +12,11 @@ import argparse
 import os
 import pathlib
 import shutil
+import re
+import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
@@ -79,6 +83,36 @@ def bare_path(folder, python):
     return str(folder)
 
 
+def find_headers(build, env):
+    """Preprocesses every source that is not compiled yet, for the names of its headers."""
+    listed = run("ninja", "-C", build, "-t", "commands", env=env, cwd=build)
+    commands = [shlex.split(line) for line in listed.splitlines() if re.search(r" -c \S+$", line)]
+    check(len(commands) > 100, f"only {len(commands)} sources are compiled")
+
+    def headers_of(command):
+        command = command[command.index(env_compiler(command)):]
+        output = command.index("-o")
+        if (build / command[output + 1]).exists():
+            return ""
+        # -MD is for a compilation; what is left of it would make -M write into its file.
+        kept = [part for part in command[:output] if part != "-MD"] + command[output + 2:]
+        for option in ("-MT", "-MF"):
+            if option in kept:
+                at = kept.index(option)
+                del kept[at:at + 2]
+        done = subprocess.run([*kept, "-M"], env=env, cwd=build, capture_output=True, text=True)
+        check(done.returncode == 0, f"{kept[-1]}: {done.stderr}")
+        return done.stdout
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return "".join(pool.map(headers_of, commands))
+
+
+def env_compiler(command):
+    """The compiler among what stands before it: env, ccache."""
+    return next(part for part in command if re.search(r"(^|/)(g|c)\+\+[^/]*$", part))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", required=True)
@@ -107,15 +141,17 @@ def main():
 
     targets = ["src/CMakeFiles/lockstep_core.dir/control/worker_messages.cpp.o",
                "src/CMakeFiles/lockstep.dir/data/distributed_sampler.cpp.o"]
-    run("bash", "tools/build", *(targets if arguments.what == "quick" else []), env=env, cwd=tree)
+    run("bash", "tools/build", *(targets if arguments.what == "quick" else ["lockstep_program"]),
+        env=env, cwd=tree)
+    headers = find_headers(tree / "build", env) if arguments.what == "all" else ""
 
     cache = (tree / "build/CMakeCache.txt").read_text()
     check(f"LOCKSTEP_JSON_INCLUDE:PATH={tree}/bundle/include\n" in cache,
           "the JSON headers were not taken from the bundle")
     deps = subprocess.run(["ninja", "-C", tree / "build", "-t", "deps"], check=True,
                           capture_output=True, text=True).stdout
-    strangers = sorted({line.strip() for line in deps.splitlines()
-                        if "nlohmann/" in line and "bundle/include" not in line})
+    strangers = sorted({word for word in (deps + headers).split()
+                        if "nlohmann/" in word and "bundle/include" not in word})
     check(not strangers, f"headers from outside the bundle were used: {strangers}")
 
 
