@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kProgressInterval{5};
-constexpr milliseconds kStep{50};
+constexpr milliseconds kDeskStep{50};
 // A first word takes milliseconds; a link of which nothing arrives breaks after ten seconds.
 constexpr std::chrono::seconds kFirstWordLimit{7};
 
@@ -61,7 +61,7 @@ void DoctorDesk::seat_local(const LocalReport& report, const MemberOptions& opti
     });
   });
   local_->greet();
-  while (nodes_.empty()) loop_.run_once(kStep);
+  while (nodes_.empty()) loop_.run_once(kDeskStep);
 }
 
 void DoctorDesk::on_open(LinkServer::Id id, const std::string& peer, const std::string& local) {
@@ -145,7 +145,7 @@ void DoctorDesk::gather(int nodes, milliseconds limit, const std::function<bool(
   const auto deadline = Clock::now() + limit;
   auto next_word = Clock::now() + kProgressInterval;
   while (nodes_.size() + silent().size() < wanted && Clock::now() < deadline) {
-    loop_.run_once(kStep);
+    loop_.run_once(kDeskStep);
     if (given_up && given_up()) break;
     if (Clock::now() < next_word) continue;
     next_word += kProgressInterval;
@@ -194,7 +194,8 @@ std::vector<std::optional<DoctorContent>> DoctorDesk::ask(
   const auto is_open = [&](const auto& each) {
     return !each.second.answer && nodes_[each.second.node].lost.empty();
   };
-  while (std::ranges::any_of(waiting_, is_open) && Clock::now() < deadline) loop_.run_once(kStep);
+  while (std::ranges::any_of(waiting_, is_open) && Clock::now() < deadline)
+    loop_.run_once(kDeskStep);
   std::vector<std::optional<DoctorContent>> answers(questions.size());
   for (auto& [number, waiting] : waiting_) {
     std::string& lost = nodes_[waiting.node].lost;  // it is not waited for a second time
@@ -222,7 +223,7 @@ void DoctorDesk::end(const DoctorEnd& end) {
     server_->close(links_[node]);
   }
   const auto deadline = Clock::now() + std::chrono::seconds(2);
-  while (server_->queued_bytes() > 0 && Clock::now() < deadline) loop_.run_once(kStep);
+  while (server_->queued_bytes() > 0 && Clock::now() < deadline) loop_.run_once(kDeskStep);
 }
 
 }  // namespace lockstep

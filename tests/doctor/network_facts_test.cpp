@@ -40,7 +40,8 @@ Judged judge(const NetworkFacts& facts, bool several_nodes = true) {
 }
 
 TEST(JudgeNetwork, a_healthy_network_has_nothing_but_good_findings) {
-  for (const Finding& each : judge(healthy_network()).all()) {
+  const Judged judged = judge(healthy_network());
+  for (const Finding& each : judged.all()) {
     EXPECT_EQ(each.level, FindingLevel::ok) << each.what;
   }
 }

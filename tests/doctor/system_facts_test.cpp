@@ -43,7 +43,8 @@ Judged judge(const SystemFacts& facts, const SystemQuestions& questions = {}) {
 }
 
 TEST(JudgeSystem, a_healthy_machine_has_nothing_but_good_findings) {
-  for (const Finding& each : judge(healthy_machine()).all()) {
+  const Judged judged = judge(healthy_machine());
+  for (const Finding& each : judged.all()) {
     EXPECT_EQ(each.level, FindingLevel::ok) << each.what;
   }
 }
