@@ -44,14 +44,15 @@ void check_reducible(const ReduceSpec& spec) {
 }
 
 void reduce_elements(const ReduceSpec& spec, const std::vector<const void*>& parts,
-                     std::int64_t count, void* out) {
+                     std::int64_t count, void* out, void* copy) {
   check_reducible(spec);
   if (count == 0) return;
   chosen_variant().reduce({.spec = spec,
                            .parts = parts.data(),
                            .part_count = static_cast<int>(parts.size()),
                            .count = count,
-                           .out = out});
+                           .out = out,
+                           .copy = copy});
 }
 
 }  // namespace lockstep

@@ -162,32 +162,58 @@ void divide_block(Wide* values, std::int64_t count, double divisor) {
   }
 }
 
+// `into` may be one of the inputs: then element i of it is read before it is written, which is all
+// that vector instructions need (ivdep).
+template <typename T, typename Combine>
+void combine_block(const ReduceJob& job, std::int64_t begin, std::int64_t count,
+                   typename Stored<T>::Wide* into) {
+  const auto* const* parts = reinterpret_cast<const T* const*>(job.parts);
+  const T* first = parts[0] + begin;
+  if (job.part_count == 1) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) into[i] = Stored<T>::load(first[i]);
+    return;
+  }
+  const T* second = parts[1] + begin;
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) {
+    into[i] = Combine::combine(Stored<T>::load(first[i]), Stored<T>::load(second[i]));
+  }
+  for (int part = 2; part < job.part_count; ++part) {
+    const T* next = parts[part] + begin;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      into[i] = Combine::combine(into[i], Stored<T>::load(next[i]));
+    }
+  }
+}
+
 template <typename T, typename Combine>
 void combine_parts(const ReduceJob& job) {
   using Wide = typename Stored<T>::Wide;
-  const auto* const* parts = reinterpret_cast<const T* const*>(job.parts);
-  T* out = static_cast<T*>(job.out);
-  Wide block[kReduceBlock];
+  // Where the result must not replace an input before all have been read, or is of another type.
+  Wide buffer[kReduceBlock];
   for (std::int64_t begin = 0; begin < job.count; begin += kReduceBlock) {
     const std::int64_t count = job.count - begin < kReduceBlock ? job.count - begin : kReduceBlock;
-    const T* first = parts[0] + begin;
-    if (job.part_count == 1) {
-      for (std::int64_t i = 0; i < count; ++i) block[i] = Stored<T>::load(first[i]);
+    T* result = static_cast<T*>(job.out) + begin;
+    if constexpr (std::is_same_v<T, Wide>) {
+      if (job.part_count <= 2) {
+        combine_block<T, Combine>(job, begin, count, result);
+        divide_block(result, count, job.spec.divisor);
+      } else {
+        combine_block<T, Combine>(job, begin, count, buffer);
+        divide_block(buffer, count, job.spec.divisor);
+        std::memcpy(result, buffer, static_cast<std::size_t>(count) * sizeof(T));
+      }
     } else {
-      const T* second = parts[1] + begin;
-      for (std::int64_t i = 0; i < count; ++i) {
-        block[i] = Combine::combine(Stored<T>::load(first[i]), Stored<T>::load(second[i]));
-      }
+      combine_block<T, Combine>(job, begin, count, buffer);
+      divide_block(buffer, count, job.spec.divisor);
+      for (std::int64_t i = 0; i < count; ++i) result[i] = Stored<T>::store(buffer[i]);
     }
-    for (int part = 2; part < job.part_count; ++part) {
-      const T* next = parts[part] + begin;
-      for (std::int64_t i = 0; i < count; ++i) {
-        block[i] = Combine::combine(block[i], Stored<T>::load(next[i]));
-      }
+    if (job.copy != nullptr) {  // while it is in the first cache
+      std::memcpy(static_cast<T*>(job.copy) + begin, result,
+                  static_cast<std::size_t>(count) * sizeof(T));
     }
-    divide_block(block, count, job.spec.divisor);
-    T* result = out + begin;
-    for (std::int64_t i = 0; i < count; ++i) result[i] = Stored<T>::store(block[i]);
   }
 }
 

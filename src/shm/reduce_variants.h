@@ -13,6 +13,7 @@ struct ReduceJob {
   int part_count = 0;
   std::int64_t count = 0;
   void* out = nullptr;
+  void* copy = nullptr;  // a second place for the result
 };
 
 /// The same loops, compiled for several instruction sets.

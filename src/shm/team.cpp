@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // A chunk and its neighbours stay in a core's second-level cache.
-constexpr std::size_t kChunkBytes = 256 << 10;
+constexpr std::size_t kChunkBytes = 128 << 10;
 constexpr std::size_t kLargestSegment = 64 << 20;
 
 constexpr auto kLongestSpin = 50us;

@@ -137,7 +137,8 @@ class ShmTeam {
   void reduce_shares(void* data, std::size_t bytes, const ReduceSpec& spec, bool wanted,
                      const Announcement& announced);
   void contribute_shares(const Chunk& chunk, const Announcement& announced);
-  void combine_share(const Chunk& chunk, const ReduceSpec& spec, const Announcement& announced);
+  void combine_share(const Chunk& chunk, const ReduceSpec& spec, bool wanted,
+                     const Announcement& announced);
   void collect_shares(const Chunk& chunk, bool wanted);
 
   /// All-gather and gather: everybody writes, those who want it read.

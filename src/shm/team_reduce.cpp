@@ -75,7 +75,7 @@ void ShmTeam::reduce_shares(void* data, std::size_t bytes, const ReduceSpec& spe
   };
   for (std::size_t step = 0; step < chunks + 2; ++step) {
     if (step < chunks) contribute_shares(chunk(step), announced);
-    if (step >= 1 && step - 1 < chunks) combine_share(chunk(step - 1), spec, announced);
+    if (step >= 1 && step - 1 < chunks) combine_share(chunk(step - 1), spec, wanted, announced);
     if (step >= 2) collect_shares(chunk(step - 2), wanted);
   }
   number_ += static_cast<std::uint32_t>(chunks);
@@ -91,7 +91,7 @@ void ShmTeam::contribute_shares(const Chunk& chunk, const Announcement& announce
   publish_written(chunk.number);
 }
 
-void ShmTeam::combine_share(const Chunk& chunk, const ReduceSpec& spec,
+void ShmTeam::combine_share(const Chunk& chunk, const ReduceSpec& spec, bool wanted,
                             const Announcement& announced) {
   const std::size_t begin = chunk.begin(options_.rank);
   std::vector<const void*> parts(static_cast<std::size_t>(options_.size));
@@ -101,14 +101,15 @@ void ShmTeam::combine_share(const Chunk& chunk, const ReduceSpec& spec,
         (is_me(peer) ? chunk.data : slot(peer, chunk.number)) + begin;
   }
   const auto count = static_cast<std::int64_t>(chunk.size(options_.rank) / bytes_of(spec.type));
-  reduce_elements(spec, parts, count, slot(options_.rank, chunk.number) + begin);
+  reduce_elements(spec, parts, count, slot(options_.rank, chunk.number) + begin,
+                  wanted ? chunk.data + begin : nullptr);
   of(options_.rank).reduced.publish(chunk.number);
 }
 
 void ShmTeam::collect_shares(const Chunk& chunk, bool wanted) {
-  for (int step = 0; step < options_.size && wanted; ++step) {
+  for (int step = 1; step < options_.size && wanted; ++step) {
     const int owner = (options_.rank + step) % options_.size;
-    if (step > 0) wait_for(of(owner).reduced, chunk.number);
+    wait_for(of(owner).reduced, chunk.number);
     const std::size_t begin = chunk.begin(owner);
     std::memcpy(chunk.data + begin, slot(owner, chunk.number) + begin, chunk.size(owner));
   }

@@ -59,7 +59,7 @@ void expect_the_bits_of_tcp() {
   ProcessGroup tcp = tcp_group(world);
   OrderedReduction through_memory(world.group().impl()), over_tcp(tcp.impl());
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-    // Around the sizes at which the exchange changes its ways: 16 KiB, and chunks of 256 KiB.
+    // Around the sizes at which the exchange changes its ways: 16 KiB, and chunks of 128 KiB.
     for (const std::int64_t length : {0, 1, 3, 1000, 4096, 4097, 65'535, 65'537, 700'001}) {
       torch::manual_seed(10 * length + world.rank());
       const at::Tensor mine = torch::randn({length}).to(type);
