@@ -45,10 +45,12 @@ void Leadership::next() {
   if (leads_ && own_revision_ != 0 && !record_is_kept_ && (!in_trouble || now_ >= next_look_)) {
     next_look_ = std::max(next_look_, now_ + options_.hurry_interval);
     written_number_ = record_number_;
-    return ask(
-        Asked::record,
-        put_if({{options_.keys.leader(), own_revision_}},
-               {{options_.keys.record(), options_.keys.seal(options_.keys.record(), record_), 0}}));
+    const LeaderKeys& keys = options_.keys;
+    std::vector<EtcdCondition> fence;
+    fence.push_back({keys.leader(), own_revision_});
+    fence.push_back({keys.record(), record_revision_});
+    return ask(Asked::record,
+               put_if(fence, {{keys.record(), keys.seal(keys.record(), record_), 0}}));
   }
   if (now_ < next_look_) return;
   if (leads_ && lease_is_alive_ && looked_) {
@@ -128,15 +130,18 @@ void Leadership::take(Asked asked, std::string_view body) {
       if (read_kept_lease(body) == 0) lease_is_alive_ = false;
       next_look_ = std::min(next_look_, now_);  // whose is the key?
       return;
-    case Asked::record:
-      if (!read_txn(body).succeeded) {
-        own_revision_ = 0;  // the key is gone, or another's
+    case Asked::record: {
+      const EtcdTxnReply written = read_txn(body);
+      if (!written.succeeded) {
+        own_revision_ = 0;  // the key is gone, or another's; or an earlier record came late
         next_look_ = now_;
         return;
       }
+      record_revision_ = written.revision;
       record_is_kept_ = written_number_ == record_number_;  // another may have come meanwhile
       actions_.emplace_back(RecordKept{written_number_});
       return;
+    }
     case Asked::last_lease: {
       const EtcdLease last = read_granted_lease(body);
       const LeaderKeys& keys = options_.keys;
@@ -158,7 +163,7 @@ void Leadership::take(Asked asked, std::string_view body) {
 // ---- who leads ----
 
 void Leadership::after_look(const std::vector<EtcdValue>& values) {
-  leader_revision_ = term_revision_ = 0;
+  leader_revision_ = term_revision_ = record_revision_ = 0;
   seen_term_ = 0;
   seen_leader_.reset();
   seen_record_.clear();
@@ -175,8 +180,9 @@ void Leadership::after_look(const std::vector<EtcdValue>& values) {
     } else if (each.key == keys.term()) {
       term_revision_ = each.mod_revision;
       if (text) seen_term_ = parse_integer<std::uint64_t>(*text).value_or(0);
-    } else if (each.key == keys.record() && text) {
-      seen_record_ = *text;
+    } else if (each.key == keys.record()) {
+      record_revision_ = each.mod_revision;
+      if (text) seen_record_ = *text;
     }
   }
   decide();
@@ -231,7 +237,9 @@ void Leadership::claim() {
   leader.term = claimed_term_;
   const LeaderKeys& keys = options_.keys;
   ask(Asked::claim,
-      put_if({{keys.leader(), leader_revision_}, {keys.term(), term_revision_}},
+      put_if({{keys.leader(), leader_revision_},
+              {keys.term(), term_revision_},
+              {keys.record(), record_revision_}},
              {{keys.leader(), keys.seal(keys.leader(), to_json(leader)), lease_},
               {keys.term(), keys.seal(keys.term(), std::to_string(claimed_term_)), 0}}));
 }

@@ -56,6 +56,8 @@ using LeadershipAction = std::variant<AskEtcd, Lead, Follow, GiveUp, RecordKept,
 /// one before; a node never goes back to an earlier one. While etcd is away nothing changes: the
 /// leader leads on, and nobody can take its place; but new epochs wait, because records are written
 /// only under the leader's own key. When etcd is back without the key, the leader writes it again.
+/// A request may also be served late, when it was given up and others have followed; so each write
+/// holds only if all that it builds on is as it was seen.
 ///
 /// Like Coordinator it has no clock and no socket.
 class Leadership {
@@ -131,6 +133,7 @@ class Leadership {
   // As etcd was seen last.
   EtcdRevision leader_revision_ = 0;  // of the leader's key; 0: there is none
   EtcdRevision term_revision_ = 0;
+  EtcdRevision record_revision_ = 0;  // of the record, also as this node has written it since
   std::uint64_t seen_term_ = 0;
   std::optional<Leader> seen_leader_;  // as the key says, if it can be believed
   std::string seen_record_;

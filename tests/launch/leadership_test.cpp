@@ -140,6 +140,29 @@ TEST(Leadership, a_record_counts_as_kept_when_it_is_that_very_one) {
   EXPECT_NE(world.etcd().value("/lockstep/job/record").find("second"), std::string::npos);
 }
 
+TEST(Leadership, a_record_that_is_served_late_does_not_replace_a_later_one) {
+  World world;
+  auto& a = world.add("a");
+  world.pass(1s);
+  ASSERT_TRUE(a.leadership->leads());
+  while (a.asked) world.pass(50ms);
+  world.keep(a, "the first", 1);
+  ASSERT_TRUE(a.asked);
+  const EtcdRequest late = *a.asked;
+  world.set_etcd(false);  // it stalls, and the request lies there
+  world.pass(100ms);
+  world.set_etcd(true);
+  world.keep(a, "the second", 2);
+  world.pass(5s);
+  ASSERT_EQ(a.kept.back(), 2u);
+  world.etcd().answer(late, world.seconds());
+  EXPECT_TRUE(world.etcd().value("/lockstep/job/record").ends_with("the second"));
+  // Had it come before, the leader would have tried again.
+  world.keep(a, "the third", 3);
+  world.pass(5s);
+  EXPECT_EQ(a.kept.back(), 3u);
+}
+
 TEST(Leadership, who_hears_its_coordinator_does_not_take_its_key) {
   World world;
   auto &a = world.add("a"), &b = world.add("b");

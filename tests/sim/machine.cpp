@@ -83,7 +83,9 @@ void Machine::start_process() {
 }
 
 void Machine::start_coordinator() {
-  coordinator_done_ = false;
+  coordinator_done_ = is_held_ = false;
+  recorded_epoch_ = 0;
+  held_.clear();
   ids_by_link_.clear();
   CoordinatorOptions options = shared_.scenario.coordinator;
   if (shared_.scenario.keeps_log) {
@@ -271,7 +273,8 @@ void Machine::with_coordinator(const char* what, Call call, const Message* messa
     if (const auto* say = std::get_if<Say>(&action)) shared_.checks.coordinator_said(say->text);
   }
   shared_.checks.coordinator_acted(before, after, local_now());
-  for (const CoordinatorAction& action : actions) carry_out(action);
+  hold_new_epoch();
+  for (const CoordinatorAction& action : actions) carry_out_when_kept(action);
   arm_coordinator();
   exit_if_done();
 }

@@ -34,6 +34,7 @@ struct Shared {
   bool faults_over = false;
   int launchers = 0;                         // that live
   std::uint64_t visits = 0;                  // of coordinators that are gone
+  int held_epochs = 0;                       // that waited for where records are kept
   std::function<void(Epoch)> worker_failed;  // tells all machines
   std::function<bool(const ProbeTarget&)> is_reached;
   std::function<void(const Membership&)> re_formed;  // tells all machines
@@ -140,6 +141,11 @@ class Machine {
   void exit_if_done();
   void process_is_gone();
 
+  // machine_records.cpp
+  void hold_new_epoch();
+  void release_held();
+  void carry_out_when_kept(const CoordinatorAction& action);
+
   Shared& shared_;
   const int index_;
   Clock clock_;
@@ -151,6 +157,10 @@ class Machine {
   // What its coordinator has written to the disk, which outlives the process.
   std::optional<CoordinatorRecord> log_;
   std::uint64_t logged_version_ = 0;
+  // What is not to be told before a record is kept.
+  Epoch recorded_epoch_ = 0;
+  bool is_held_ = false;
+  std::vector<CoordinatorAction> held_;
   std::optional<Finish> finish_;
   std::optional<LinkId> link_;
   std::uint64_t attempt_ = 0;

@@ -239,6 +239,9 @@ mutation(record_counts_at_once leadership.cpp
   [[record_number_ = number;]]
   [[record_number_ = number;
     actions_.emplace_back(RecordKept{number});]])
+mutation(record_without_fence leadership.cpp
+  [[fence.push_back({keys.record(), record_revision_});]]
+  [[fence.clear();]])
 mutation(earlier_leader_goes_on leadership.cpp
   [[if (leads_ && seen_term_ > term_) {
     // While this node could not ask, another led, and is gone or cannot ask either. What that one

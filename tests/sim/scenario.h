@@ -43,6 +43,12 @@ struct PlannedFault {
   Time back_after{0};
 };
 
+/// A time in which no record can be kept: etcd does not answer.
+struct Stall {
+  Time from{0};
+  Time until{0};
+};
+
 /// What the faults and the workers of one simulated job are like.
 struct Scenario {
   std::uint64_t seed = 0;
@@ -74,6 +80,7 @@ struct Scenario {
   bool has_network() const;
 
   std::vector<PlannedFault> plan;
+  std::vector<Stall> stalls;
   Time fault_gap{0};            // between faults on average; 0: none
   int losing_percent = 0;       // of messages that matter, each with its connection
   int repeating_percent = 0;    // likewise, an older one after them

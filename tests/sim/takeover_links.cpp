@@ -15,15 +15,11 @@ void TakeoverWorld::with_leadership(Node& node, Leadership::Actions actions) {
       // The way there, and the way back: either may be cut, and then nobody knows what was done.
       after(node, random_.between(200us, 30ms), [this, &node, request = ask->request] {
         std::string body;
-        if (reaches_etcd(node)) {
-          body = etcd_.answer(request, std::chrono::duration<double>(queue_.now()).count());
-          if (request.path == "/v3/kv/txn" && etcd_.has("/lockstep/job/record", 0)) {
-            const LeaderKeys keys{.prefix = "/lockstep", .run_id = "job", .secret = ""};
-            const auto text = keys.open(keys.record(), etcd_.value(keys.record()));
-            if (const auto record = coordinator_record_from_json(text.value_or(""))) {
-              in_etcd_.insert(record->epoch);
-            }
-          }
+        const bool is_cut_off = cut_from_etcd_.contains(node.index);
+        if (!is_cut_off && random_.percent(etcd_is_up_ ? 2 : 50)) {
+          ask_etcd_late(request);
+        } else if (reaches_etcd(node)) {
+          body = ask_etcd(request);
         }
         const bool is_lost = body.empty() || random_.percent(2);
         after(node, is_lost ? 2s : random_.between(200us, 5ms), [this, &node, body, is_lost] {
@@ -62,6 +58,34 @@ void TakeoverWorld::with_leadership(Node& node, Leadership::Actions actions) {
     });
   }
   exit_if_done(node);
+}
+
+std::string TakeoverWorld::ask_etcd(const EtcdRequest& request) {
+  std::string body = etcd_.answer(request, std::chrono::duration<double>(queue_.now()).count());
+  if (request.path == "/v3/kv/txn" && etcd_.has("/lockstep/job/record", 0)) {
+    const LeaderKeys keys{.prefix = "/lockstep", .run_id = "job", .secret = ""};
+    const auto text = keys.open(keys.record(), etcd_.value(keys.record()));
+    if (const auto record = coordinator_record_from_json(text.value_or(""))) {
+      in_etcd_.insert(record->epoch);
+      // Who takes over would count from there.
+      if (std::exchange(record_losses_, losses_) == losses_ && record->epoch < record_epoch_) {
+        throw std::runtime_error(
+            concat("the record goes back from epoch ", record_epoch_, " to ", record->epoch));
+      }
+      record_epoch_ = record->epoch;
+    }
+  }
+  return body;
+}
+
+// It lies somewhere, in a server that stalls or on the way to it, while who asked has given it up
+// and asks for other things. With etcd's data its servers' connections are gone.
+void TakeoverWorld::ask_etcd_late(const EtcdRequest& request) {
+  queue_.after(random_.between(1s, 25s), [this, request, losses = losses_] {
+    if (!etcd_is_up_ || losses != losses_) return;
+    ++tally_.late;
+    ask_etcd(request);
+  });
 }
 
 void TakeoverWorld::lead(Node& node, const Lead& lead) {

@@ -54,16 +54,18 @@ int main(int argc, char** argv) {
     all.stepped_down += tally.stepped_down;
     all.two_at_once += tally.two_at_once;
     all.held += tally.held;
+    all.late += tally.late;
     all.lived_through += tally.lived_through;
     all.succeeded += tally.succeeded;
     all.failed += tally.failed;
   }
   std::printf(
       "%llu seeds: %d epochs, %d coordinators, %d went on with an epoch of another, %d gave up,\n"
-      "%d times two at once, %d epochs waited for etcd, %d workers lived on, %d nodes ended well, "
+      "%d times two at once, %d epochs waited for etcd, %d late requests, %d workers lived on, %d "
+      "nodes ended well, "
       "%d not\n",
       static_cast<unsigned long long>(count), all.epochs, all.terms, all.recalled, all.stepped_down,
-      all.two_at_once, all.held, all.lived_through, all.succeeded, all.failed);
+      all.two_at_once, all.held, all.late, all.lived_through, all.succeeded, all.failed);
   if (is_planted) std::printf("all rules held, although a bug was planted\n");
   return is_planted ? 1 : 0;
 }

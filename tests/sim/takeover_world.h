@@ -20,20 +20,22 @@ struct TakeoverTally {
   int stepped_down = 0;   // that gave up because there was a later one
   int two_at_once = 0;    // times at which two nodes took themselves for the leader
   int held = 0;           // epochs that waited for etcd for more than a second
+  int late = 0;           // requests that etcd served when nobody waited for them any more
   int lived_through = 0;  // workers that outlived the coordinator under which they began
   int succeeded = 0;
   int failed = 0;
 };
 
 /// A job whose nodes find their coordinator through etcd, in virtual time: nodes die, are cut off
-/// from etcd, from each other or from both; etcd stalls, and loses its data, but not while two
+/// from etcd, from each other or from both; etcd stalls, serves what was asked long ago, and loses
+/// its data, but not while two
 /// nodes take themselves for the leader: nothing could tell these apart afterwards
 /// (docs/launcher.md).
 ///
 /// Throws std::runtime_error when a rule is broken: no epoch has two memberships (but for those
-/// before and after etcd lost its data), none is announced before its record is in etcd, no node
-/// goes back to an earlier epoch or term, workers start only where none are, and when nothing fails
-/// any more the job ends.
+/// before and after etcd lost its data), none is announced before its record is in etcd, a record
+/// is not replaced by one of an earlier epoch, no node goes back to an earlier epoch or term,
+/// workers start only where none are, and when nothing fails any more the job ends.
 class TakeoverWorld {
  public:
   TakeoverWorld(std::uint64_t seed, bool trace);
@@ -56,6 +58,8 @@ class TakeoverWorld {
 
   // takeover_links.cpp: what EtcdLink, CoordinatorShell and the network do
   void with_leadership(Node& node, Leadership::Actions actions);
+  std::string ask_etcd(const EtcdRequest& request);
+  void ask_etcd_late(const EtcdRequest& request);
   void lead(Node& node, const Lead& lead);
   void follow(Node& node, const Leader& leader);
   void drop_coordinator(Node& node);
@@ -101,6 +105,8 @@ class TakeoverWorld {
   std::map<Epoch, Announced> announced_;
   int losses_ = 0;           // of etcd's data
   std::set<Epoch> in_etcd_;  // epochs whose record has been written
+  Epoch record_epoch_ = 0;   // of the record that is there
+  int record_losses_ = 0;    // when it was written
   TakeoverTally tally_;
 };
 

@@ -69,6 +69,7 @@ class World final : public NetworkUsers {
   Time now() const { return shared_.queue.now(); }
   const std::vector<Traffic>& traffic() const { return network_.traffic(); }
   std::uint64_t visits() const { return shared_.visits; }
+  int held_epochs() const { return shared_.held_epochs; }
   Tally tally() const {
     Tally tally = shared_.checks.tally();
     tally.recoveries = shared_.training.recoveries();
@@ -322,6 +323,7 @@ Outcome simulate(const Scenario& scenario, Trace::Lines lines) {
   outcome.virtual_time = world.now();
   outcome.traffic = world.traffic();
   outcome.visits = world.visits();
+  outcome.held_epochs = world.held_epochs();
   return outcome;
 }
 

@@ -19,6 +19,7 @@ struct Outcome {
   Tally tally;
   Time virtual_time{0};          // when it ended
   std::vector<Traffic> traffic;  // by node
+  int held_epochs = 0;           // that waited because etcd stalled
   std::uint64_t visits = 0;      // see Coordinator::visits(); of coordinators that have ended
 };
 
