@@ -122,7 +122,7 @@ Coordinator::Actions Coordinator::on_time(Time now) {
     end_if_alone();
   }
   if (phase_ == Phase::gathering) {
-    if (last_call_ && now >= *last_call_) {
+    if (last_call_ && now >= *last_call_ && !surveys()) {
       form();
     } else if (!last_call_ && !surveys() && now >= gathering_since_ + options_.join_timeout) {
       finish(1, concat("not enough nodes came together: ", status(now)));
@@ -156,7 +156,7 @@ Time Coordinator::next_deadline() const {
   Time deadline = next_beat_;
   if (phase_ == Phase::gathering) {
     deadline = std::min(deadline, next_status_);
-    if (last_call_ || !surveys()) {
+    if (!surveys()) {
       deadline = std::min(deadline, last_call_.value_or(gathering_since_ + options_.join_timeout));
     }
     if (survey_) deadline = std::min(deadline, survey_deadline_);
@@ -191,7 +191,8 @@ void Coordinator::gather() {
   // After a restart with nobody lost there is nobody to wait for.
   const bool all_back =
       !participants_.empty() && !lost_someone_ && count >= static_cast<int>(participants_.size());
-  if (count >= options_.terms.max_nodes || all_back) return form();
+  const bool is_called = last_call_ && now_ >= *last_call_;  // and the network was looked at
+  if (count >= options_.terms.max_nodes || all_back || is_called) return form();
   if (!last_call_) last_call_ = now_ + options_.last_call;
 }
 

@@ -111,9 +111,8 @@ void Coordinator::recall(const CoordinatorRecord& record) {
       node.busy = epoch_;
       node.joined = now_;
     });
-    if (options_.surveys_network && !options_.terms.elastic()) {
+    if (options_.surveys_network)
       node.network_address = node.info.address;  // what was chosen stays
-    }
     node.is_recalled = true;
     node.heard = node.disconnected = now_;
     node.disconnect_reason = "it did not come to the new coordinator";

@@ -20,9 +20,8 @@ bool is_loopback(const std::string& text) {
 
 }  // namespace
 
-// A job that may change its size takes nodes as they come, and those do not wait for a survey.
 bool Coordinator::needs_survey(const std::vector<NodeInfo>& nodes) const {
-  if (!options_.surveys_network || options_.terms.elastic() || nodes.size() < 2) return false;
+  if (!options_.surveys_network || nodes.size() < 2) return false;
   visit(nodes.size());
   const auto stays_here = [](const NodeInfo& node) { return is_loopback(node.address); };
   const auto is_settled = [&](const NodeInfo& node) {
@@ -87,9 +86,25 @@ void Coordinator::continue_survey() {
 }
 
 void Coordinator::survey_failed(const std::string& reason) {
+  const std::vector<NetworkSurvey::Member> members = survey_->members();
   survey_.reset();
-  if (++failed_surveys_ >= kMostSurveys) return finish(1, reason);
-  survey_again_at_ = now_ + kSurveyPause;
+  if (++failed_surveys_ < kMostSurveys) {
+    survey_again_at_ = now_ + kSurveyPause;
+    return;
+  }
+  // A job that may change its size goes on without who does not reach the others.
+  const auto is_new = [](const NetworkSurvey::Member& member) { return member.settled.empty(); };
+  if (!options_.terms.elastic() || std::ranges::all_of(members, is_new)) return finish(1, reason);
+  failed_surveys_ = 0;
+  for (const NetworkSurvey::Member& member : members) {
+    if (!is_new(member)) continue;
+    Node& node = nodes_.at(member.id);
+    actions_.push_back(
+        Say{concat("refused ", node.info.host, " (", node.info.address, "): ", reason)});
+    send(node, Refused{reason});
+    forget(node);
+  }
+  gather();
 }
 
 void Coordinator::survey_if_due() {

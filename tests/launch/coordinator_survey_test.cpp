@@ -64,14 +64,10 @@ TEST(CoordinatorSurvey, AJobBeginsWhenAllHaveReachedAll) {
   EXPECT_NE(job.said().find("network: 10.0.0.0/24 (eth0) on all 3 nodes"), std::string::npos);
 }
 
-TEST(CoordinatorSurvey, OneNodeLoopbackAndElasticJobsDoWithout) {
+TEST(CoordinatorSurvey, OneNodeAndLoopbackDoWithout) {
   SurveyedJob alone(fixed(1));
   alone.join("a");
   EXPECT_EQ(alone.phase(), Phase::preparing);
-  SurveyedJob changing(elastic(1, 2));
-  changing.join("a");
-  changing.join("b");
-  EXPECT_EQ(changing.phase(), Phase::preparing);
   SurveyedJob here(fixed(2));
   for (const char* id : {"a", "b"}) {
     Join join = here.join_of(node_info(id));
@@ -79,6 +75,55 @@ TEST(CoordinatorSurvey, OneNodeLoopbackAndElasticJobsDoWithout) {
     here.tell(id, join);
   }
   EXPECT_EQ(here.phase(), Phase::preparing);
+}
+
+TEST(CoordinatorSurvey, AnElasticJobLooksWhenItsLastCallIsOver) {
+  SurveyedJob job(elastic(2, 4));
+  job.join("a");
+  job.join("b");
+  job.pass(31s, {"a", "b"});
+  EXPECT_EQ(job.phase(), Phase::gathering);
+  job.survey({"a", "b"});
+  EXPECT_EQ(job.phase(), Phase::preparing);  // and there is no second one
+  EXPECT_EQ(job.coordinator().participants().size(), 2u);
+}
+
+TEST(CoordinatorSurvey, AnElasticJobGoesOnWithoutANewNodeThatIsNotReached) {
+  SurveyedJob job(elastic(2, 3));
+  job.join("a");
+  job.join("b");
+  job.pass(31s, {"a", "b"});
+  job.survey({"a", "b"});
+  job.ready({"a", "b"});
+  EXPECT_EQ(job.phase(), Phase::running);
+  job.join("c");
+  job.stopped({"a", "b"});
+  const std::vector<std::string> dead{"10.0.0.3", "10.1.0.3"};
+  for (int look = 0; look < 3; ++look) {
+    ASSERT_EQ(job.phase(), Phase::gathering);
+    job.survey({"a", "b", "c"}, dead);                           // first choices
+    for (const char* id : {"a", "b", "c"}) job.probe(id, dead);  // all
+    job.pass(2s, {"a", "b", "c"});
+  }
+  ASSERT_TRUE(job.last<Refused>("c"));
+  EXPECT_NE(job.last<Refused>("c")->reason.find("no network joins all nodes"), std::string::npos);
+  EXPECT_TRUE(job.closed(job.link_of("c")));
+  EXPECT_EQ(job.phase(), Phase::preparing);
+  EXPECT_EQ(job.coordinator().participants(), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(CoordinatorSurvey, AnElasticJobThatNoNetworkJoinsEnds) {
+  SurveyedJob job(elastic(1, 2));
+  job.join("a");
+  job.join("b");
+  const std::vector<std::string> dead{"10.0.0.2", "10.1.0.2"};
+  for (int look = 0; look < 3; ++look) {
+    ASSERT_EQ(job.phase(), Phase::gathering);
+    job.survey({"a", "b"}, dead);
+    for (const char* id : {"a", "b"}) job.probe(id, dead);
+    job.pass(2s, {"a", "b"});
+  }
+  EXPECT_EQ(job.phase(), Phase::finished);
 }
 
 TEST(CoordinatorSurvey, AnAddressThatIsNotReachedMovesAllAndStaysSo) {
