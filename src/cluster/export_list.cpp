@@ -40,9 +40,9 @@ constexpr auto kOfThisMachine = std::to_array<std::string_view>(
      "RANK",     "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"});
 
 // Of a launcher, and of none of its children on other machines.
-constexpr auto kNever =
-    std::to_array<std::string_view>({"LOCKSTEP_SECRET*", "LOCKSTEP_BRIEF*", "LOCKSTEP_AGENT",
-                                     "LOCKSTEP_RUN_DIR", "TORCHELASTIC_ERROR_FILE"});
+constexpr auto kNever = std::to_array<std::string_view>(
+    {"LOCKSTEP_SECRET*", "LOCKSTEP_ETCD_PASSWORD", "LOCKSTEP_BRIEF*", "LOCKSTEP_AGENT",
+     "LOCKSTEP_RUN_DIR", "TORCHELASTIC_ERROR_FILE"});
 
 bool matches(std::string_view pattern, std::string_view name) {
   return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1))

@@ -1,10 +1,12 @@
 #include "core/tls_stream.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/error.h"
 
@@ -22,6 +24,11 @@ constexpr int kSetMinProtocol = 123;  // SSL_CTRL_SET_MIN_PROTO_VERSION
 constexpr int kWantRead = 2;          // SSL_ERROR_WANT_READ
 constexpr int kZeroReturn = 6;        // SSL_ERROR_ZERO_RETURN: the peer has said that it ends
 constexpr int kPending = 10;          // BIO_CTRL_PENDING
+constexpr int kTls12 = 0x0303;
+constexpr int kVerifyPeer = 1;     // SSL_VERIFY_PEER
+constexpr int kPem = 1;            // SSL_FILETYPE_PEM
+constexpr int kSetHostName = 55;   // SSL_CTRL_SET_TLSEXT_HOSTNAME
+constexpr long kVerifiedWell = 0;  // X509_V_OK
 
 using ClientKey = unsigned int (*)(void* ssl, const char* hint, char* identity,
                                    unsigned int max_identity, unsigned char* key,
@@ -58,6 +65,18 @@ struct Library {
   unsigned long (*next_error)() = nullptr;
   const char* (*reason)(unsigned long error) = nullptr;
   void (*clear_errors)() = nullptr;
+  // For certificates.
+  int (*load_authorities)(void* context, const char* file, const char* folder) = nullptr;
+  int (*load_usual_authorities)(void* context) = nullptr;
+  void (*set_verify)(void* context, int mode, void* callback) = nullptr;
+  int (*use_certificate)(void* context, const char* file) = nullptr;
+  int (*use_key)(void* context, const char* file, int kind) = nullptr;
+  long (*control_ssl)(void* ssl, int command, long number, void* pointer) = nullptr;
+  int (*set_host)(void* ssl, const char* name) = nullptr;
+  void* (*parameters)(void* ssl) = nullptr;
+  int (*set_address)(void* parameters, const char* text) = nullptr;
+  long (*verify_result)(const void* ssl) = nullptr;
+  const char* (*verify_reason)(long result) = nullptr;
 };
 
 template <typename Function>
@@ -66,8 +85,22 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
+bool find_for_certificates(void* handle, Library& ssl) {
+  return find(handle, "SSL_CTX_load_verify_locations", ssl.load_authorities) &&
+         find(handle, "SSL_CTX_set_default_verify_paths", ssl.load_usual_authorities) &&
+         find(handle, "SSL_CTX_set_verify", ssl.set_verify) &&
+         find(handle, "SSL_CTX_use_certificate_chain_file", ssl.use_certificate) &&
+         find(handle, "SSL_CTX_use_PrivateKey_file", ssl.use_key) &&
+         find(handle, "SSL_ctrl", ssl.control_ssl) && find(handle, "SSL_set1_host", ssl.set_host) &&
+         find(handle, "SSL_get0_param", ssl.parameters) &&
+         find(handle, "X509_VERIFY_PARAM_set1_ip_asc", ssl.set_address) &&
+         find(handle, "SSL_get_verify_result", ssl.verify_result) &&
+         find(handle, "X509_verify_cert_error_string", ssl.verify_reason);
+}
+
 bool find_all(void* handle, Library& ssl) {
-  return find(handle, "TLS_method", ssl.method) && find(handle, "SSL_CTX_new", ssl.new_context) &&
+  return find_for_certificates(handle, ssl) && find(handle, "TLS_method", ssl.method) &&
+         find(handle, "SSL_CTX_new", ssl.new_context) &&
          find(handle, "SSL_CTX_free", ssl.free_context) &&
          find(handle, "SSL_CTX_ctrl", ssl.control) &&
          find(handle, "SSL_CTX_set_ciphersuites", ssl.set_ciphers) &&
@@ -100,8 +133,9 @@ const Library& library() {
       if (handle != nullptr && find_all(handle, ssl)) return ssl;
     }
     throw SystemError(
-        "OpenSSL's libssl.so.3 cannot be loaded; --tls encrypts the links between nodes with it. "
-        "Install it (Debian and Ubuntu: apt-get install openssl), or leave --tls out on all nodes");
+        "OpenSSL's libssl.so.3 cannot be loaded; --tls encrypts the links between nodes with it, "
+        "and etcd over https needs it. Install it (Debian and Ubuntu: apt-get install openssl), or "
+        "leave --tls out on all nodes");
   }();
   return loaded;
 }
@@ -155,6 +189,36 @@ std::string last_reason() {
 
 }  // namespace
 
+TlsTrust::TlsTrust(const Options& options) {
+  const Library& ssl = library();
+  context_ = ssl.new_context(ssl.method());
+  if (context_ == nullptr || ssl.control(context_, kSetMinProtocol, kTls12, nullptr) != 1) {
+    throw SystemError("OpenSSL cannot do TLS 1.2; does its configuration forbid it?");
+  }
+  ssl.set_verify(context_, kVerifyPeer, nullptr);
+  ssl.clear_errors();
+  const auto check = [this](int result, const char* what, const std::string& file) {
+    if (result == 1) return;
+    const std::string reason = last_reason();
+    library().free_context(context_);
+    throw InvalidArgument(concat("the ", what, " in '", file, "' cannot be used: ", reason));
+  };
+  if (options.authorities.empty()) {
+    check(ssl.load_usual_authorities(context_), "system's authorities", "OpenSSL's own folder");
+  } else {
+    check(ssl.load_authorities(context_, options.authorities.c_str(), nullptr),
+          "certificates of authorities", options.authorities);
+  }
+  if (options.certificate.empty()) return;
+  check(ssl.use_certificate(context_, options.certificate.c_str()), "certificate",
+        options.certificate);
+  check(ssl.use_key(context_, options.key.c_str(), kPem), "key", options.key);
+}
+
+TlsTrust::~TlsTrust() {
+  library().free_context(context_);
+}
+
 struct TlsStream::Connection {
   std::string key;
   void* ssl = nullptr;
@@ -166,7 +230,14 @@ struct TlsStream::Connection {
     if (ssl != nullptr) library().free_ssl(ssl);
     std::ranges::fill(key, '\0');
   }
-  [[noreturn]] void fail() const { throw InvalidArgument(concat("TLS: ", last_reason())); }
+  [[noreturn]] void fail() const {
+    const std::string reason = last_reason();
+    const long verified = library().verify_result(ssl);
+    if (key.empty() && verified != kVerifiedWell) {
+      throw InvalidArgument(concat("TLS: ", reason, ": ", library().verify_reason(verified)));
+    }
+    throw InvalidArgument(concat("TLS: ", reason));
+  }
   bool established() const { return library().is_finished(ssl) == 1; }
   void shake_hands() {
     library().clear_errors();
@@ -188,10 +259,31 @@ struct TlsStream::Connection {
 TlsStream::TlsStream(Role role, std::string_view key)
     : connection_(std::make_unique<Connection>()) {
   LOCKSTEP_CHECK(key.size() >= kMinKeyBytes && key.size() <= kMaxKeyBytes, key.size());
+  connection_->key = key;
+  start(context(), role);
+  connection_->shake_hands();
+}
+
+TlsStream::TlsStream(const TlsTrust& trust, const std::string& server)
+    : connection_(std::make_unique<Connection>()) {
+  start(trust.context_, Role::client);
+  const Library& ssl = library();
+  void* const made = connection_->ssl;
+  std::array<unsigned char, sizeof(in6_addr)> address;
+  const bool is_address = ::inet_pton(AF_INET, server.c_str(), address.data()) == 1 ||
+                          ::inet_pton(AF_INET6, server.c_str(), address.data()) == 1;
+  std::string name = server;  // the macro of that name takes it so
+  const bool is_set = is_address ? ssl.set_address(ssl.parameters(made), server.c_str()) == 1
+                                 : ssl.set_host(made, server.c_str()) == 1 &&
+                                       ssl.control_ssl(made, kSetHostName, 0, name.data()) == 1;
+  if (!is_set) throw SystemError(concat("OpenSSL takes no server's name '", server, "'"));
+  connection_->shake_hands();
+}
+
+void TlsStream::start(void* context, Role role) {
   const Library& ssl = library();
   Connection& made = *connection_;
-  made.key = key;
-  made.ssl = ssl.new_ssl(context());
+  made.ssl = ssl.new_ssl(context);
   made.input = ssl.new_bio(ssl.memory());
   made.output = ssl.new_bio(ssl.memory());
   if (made.ssl == nullptr || made.input == nullptr || made.output == nullptr ||
@@ -200,7 +292,6 @@ TlsStream::TlsStream(Role role, std::string_view key)
   }
   ssl.set_bio(made.ssl, made.input, made.output);
   role == Role::server ? ssl.set_accept(made.ssl) : ssl.set_connect(made.ssl);
-  made.shake_hands();
 }
 
 TlsStream::~TlsStream() = default;

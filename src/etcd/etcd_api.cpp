@@ -1,5 +1,7 @@
 #include "etcd/etcd_api.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "core/parse_integer.h"
@@ -90,6 +92,10 @@ EtcdRequest put_if(const std::vector<EtcdCondition>& conditions, const std::vect
   return {"/v3/kv/txn", dump({{"compare", compares(conditions)}, {"success", writes}})};
 }
 
+EtcdRequest log_in(const std::string& user, const std::string& password) {
+  return {"/v3/auth/authenticate", dump({{"name", user}, {"password", password}})};
+}
+
 std::vector<EtcdValue> read_range(std::string_view body) {
   const Json reply = parse(body);
   std::vector<EtcdValue> values;
@@ -127,6 +133,23 @@ EtcdTxnReply read_txn(std::string_view body) {
   const auto succeeded = reply.find("succeeded");
   return {.succeeded = succeeded != reply.end() && *succeeded == true,
           .revision = number(*header, "revision")};
+}
+
+std::string read_token(std::string_view body) {
+  const Json reply = parse(body);
+  const auto token = reply.find("token");
+  if (token == reply.end() || !token->is_string()) throw InvalidArgument("etcd gives no token");
+  const std::string text = token->get<std::string>();
+  // It becomes a line of HTTP.
+  const bool is_plain =
+      std::ranges::all_of(text, [](char each) { return each > ' ' && each <= '~'; });
+  if (text.empty() || !is_plain) throw InvalidArgument("etcd's token is no line of text");
+  return text;
+}
+
+bool asks_for_login(int status, std::string_view body) {
+  return status == 401 || body.find("invalid auth token") != std::string_view::npos ||
+         body.find("auth store is old") != std::string_view::npos;
 }
 
 std::string read_error(int status, std::string_view body) {

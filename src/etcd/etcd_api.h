@@ -46,6 +46,9 @@ EtcdRequest keep_lease_alive(EtcdLease lease);
 EtcdRequest revoke_lease(EtcdLease lease);
 EtcdRequest put_if(const std::vector<EtcdCondition>& conditions, const std::vector<EtcdPut>& puts);
 
+/// Asks for a token, with which later requests show whose they are.
+EtcdRequest log_in(const std::string& user, const std::string& password);
+
 /// Whether the conditions held, and the revision of the change, which is that of all its keys.
 struct EtcdTxnReply {
   bool succeeded = false;
@@ -59,6 +62,10 @@ EtcdLease read_granted_lease(std::string_view body);
 /// Seconds that the lease has from now; 0: it is gone.
 std::int64_t read_kept_lease(std::string_view body);
 EtcdTxnReply read_txn(std::string_view body);
+std::string read_token(std::string_view body);
+
+/// Whether etcd did not serve a request because its token is none any more.
+bool asks_for_login(int status, std::string_view body);
 
 /// What etcd says about a request that it did not serve, for people.
 std::string read_error(int status, std::string_view body);

@@ -13,9 +13,11 @@
 
 namespace lockstep {
 
-EtcdClient::EtcdClient(EventLoop& loop, std::vector<Endpoint> servers,
+EtcdClient::EtcdClient(EventLoop& loop, std::vector<Endpoint> servers, EtcdAccess access,
                        std::chrono::milliseconds patience)
-    : loop_(loop), servers_(std::move(servers)), patience_(patience) {}
+    : loop_(loop), servers_(std::move(servers)), access_(std::move(access)), patience_(patience) {
+  if (access_.tls) trust_ = std::make_unique<TlsTrust>(access_.trust);
+}
 
 EtcdClient::~EtcdClient() {
   loop_.cancel(begin_);
@@ -29,6 +31,8 @@ void EtcdClient::ask(EtcdRequest request, Done done) {
   tried_ = 0;
   reach_ = Reach::nothing;
   failures_.clear();
+  has_logged_in_ = false;
+  logs_in_ = !access_.user.empty() && token_.empty();
   begin_ = loop_.after({}, [this] { try_server(); });
 }
 
@@ -56,28 +60,63 @@ void EtcdClient::try_address() {
   }
   connected_ = false;
   response_ = HttpResponse();
-  output_ = concat("POST ", request_.path, " HTTP/1.1\r\nHost: ", server().to_string(),
-                   "\r\nContent-Type: application/json\r\nContent-Length: ", request_.body.size(),
-                   "\r\nConnection: close\r\n\r\n", request_.body);
-  loop_.watch(socket_.get(), EPOLLOUT,
-              [this](std::uint32_t) { output_.empty() ? on_readable() : on_writable(); });
+  tls_.reset();
+  output_.clear();
+  loop_.watch(socket_.get(), EPOLLOUT, [this](std::uint32_t events) { on_event(events); });
 }
 
-void EtcdClient::on_writable() {
-  if (!std::exchange(connected_, true)) {
-    if (const int error = connect_error(socket_.get())) {
-      if (error == ECONNREFUSED) reach_ = std::max(reach_, Reach::refused);
-      return give_up_address(std::strerror(error));
-    }
+void EtcdClient::on_event(std::uint32_t events) {
+  if (!connected_ && !begin_talk()) return;
+  if (!output_.empty() && !send_output()) return;
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) return receive();
+  loop_.change(socket_.get(), output_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+// These are false where the attempt is over.
+
+bool EtcdClient::begin_talk() {
+  if (const int error = connect_error(socket_.get())) {
+    if (error == ECONNREFUSED) reach_ = std::max(reach_, Reach::refused);
+    give_up_address(std::strerror(error));
+    return false;
   }
+  connected_ = true;
   reach_ = Reach::heard;
-  const ssize_t sent = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
-  if (sent < 0 && errno != EAGAIN && errno != EINTR) return give_up_server(std::strerror(errno));
-  if (sent > 0) output_.erase(0, static_cast<std::size_t>(sent));
-  if (output_.empty()) loop_.change(socket_.get(), EPOLLIN);
+  if (!trust_) {
+    output_ = http_text();
+    return true;
+  }
+  try {
+    tls_.emplace(*trust_, server().host);
+    tls_->send(http_text());
+    output_ = tls_->take_output();
+    return true;
+  } catch (const Error& error) {
+    give_up_server(error.what());
+    return false;
+  }
 }
 
-void EtcdClient::on_readable() {
+bool EtcdClient::send_output() {
+  const ssize_t sent = ::send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL);
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+    give_up_server(std::strerror(errno));
+    return false;
+  }
+  if (sent > 0) output_.erase(0, static_cast<std::size_t>(sent));
+  return true;
+}
+
+std::string EtcdClient::http_text() const {
+  const EtcdRequest request = logs_in_ ? log_in(access_.user, access_.password) : request_;
+  const bool shows_token = !logs_in_ && !token_.empty();
+  return concat("POST ", request.path, " HTTP/1.1\r\nHost: ", server().to_string(), "\r\n",
+                shows_token ? concat("Authorization: ", token_, "\r\n") : "",
+                "Content-Type: application/json\r\nContent-Length: ", request.body.size(),
+                "\r\nConnection: close\r\n\r\n", request.body);
+}
+
+void EtcdClient::receive() {
   std::array<char, 16384> buffer;
   const ssize_t size = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -86,16 +125,41 @@ void EtcdClient::on_readable() {
     if (size == 0) {
       response_.take_end();
     } else {
-      response_.take({buffer.data(), static_cast<std::size_t>(size)});
+      take({buffer.data(), static_cast<std::size_t>(size)});
     }
   } catch (const InvalidArgument& error) {
     return give_up_server(error.what());
   }
-  if (!response_.complete()) return;
-  if (response_.status() != 200) {
+  if (response_.complete()) return on_response();
+  loop_.change(socket_.get(), output_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+void EtcdClient::take(std::string_view bytes) {
+  if (!tls_) return response_.take(bytes);
+  const std::string text = tls_->receive(bytes);
+  output_ += tls_->take_output();
+  if (!text.empty()) response_.take(text);
+}
+
+void EtcdClient::on_response() {
+  const bool is_served = response_.status() == 200;
+  const bool asks_again = !is_served && !logs_in_ && !access_.user.empty() && !has_logged_in_ &&
+                          asks_for_login(response_.status(), response_.body());
+  if (!is_served && !asks_again) {
     return give_up_server(read_error(response_.status(), response_.body()));
   }
-  finish(response_.body());
+  if (is_served && !logs_in_) return finish(response_.body());
+  // After a login the request follows; after a token that is none any more, a login.
+  try {
+    token_ = is_served ? read_token(response_.body()) : "";
+  } catch (const InvalidArgument& error) {
+    return give_up_server(error.what());
+  }
+  has_logged_in_ = has_logged_in_ || is_served;
+  logs_in_ = !is_served;
+  loop_.unwatch(socket_.get());
+  socket_.reset();
+  try_address();
 }
 
 void EtcdClient::give_up_address(const std::string& reason) {

@@ -23,7 +23,7 @@ class EtcdLink : public CoordinatorLink {
         plan_(plan),
         callbacks_(std::move(callbacks)),
         listener_(listen_on(plan.agent.self.address, 0)),
-        client_(loop, plan.etcd.servers),
+        client_(loop, plan.etcd.servers, plan.etcd.access),
         leadership_(leadership_options(), monotonic_now()) {
     perform(leadership_.on_time(monotonic_now()));
     check_touch();

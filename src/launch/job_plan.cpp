@@ -94,7 +94,8 @@ void find_through_etcd(JobPlan& plan) {
         "moves to another node when its own is lost; leave one of them out");
   }
   plan.etcd = {.servers = parse_etcd_endpoints(plan.options.rdzv_endpoint),
-               .prefix = plan.options.rendezvous.etcd_prefix};
+               .prefix = plan.options.rendezvous.etcd_prefix,
+               .access = etcd_access(plan.options, plan.environment)};
   plan.agent.apart_limit = plan.agent.terms.beat_limit + 2 * plan.etcd.lease;
   plan.agent.coordinator = concat("etcd's choice (", plan.options.rdzv_endpoint, ")");
 }

@@ -7,6 +7,7 @@
 #include "launch/agent.h"
 #include "launch/coordinator.h"
 #include "launch/cpu_set.h"
+#include "launch/etcd_access.h"
 #include "launch/host_choice.h"
 #include "launch/options.h"
 #include "launch/worker_command.h"
@@ -18,6 +19,7 @@ namespace lockstep {
 struct EtcdPlan {
   std::vector<Endpoint> servers;  // empty: another backend
   std::string prefix;             // of its keys
+  EtcdAccess access = {};
   Time lease = std::chrono::seconds(3);
 };
 

@@ -153,7 +153,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .help = "Times in seconds: join_timeout (or timeout) 600, under static 900; last_call_timeout "
              "30; close_timeout 30; heartbeat_timeout 5; keep_alive_interval 5; read_timeout 60. "
              "Also keep_alive_max_attempt 3, is_host (1 or 0: this node hosts, or does not), and "
-             "under etcd protocol (http) and etcd_prefix (/lockstep).",
+             "under etcd protocol (http or https), cacert, cert, key, user, password_file and "
+             "etcd_prefix (/lockstep).",
      .set = set_rdzv_conf},
     {.name = "node-rank",
      .placeholder = "N",
@@ -200,8 +201,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .origin = Origin::lockstep,
      .fallback = "on",
      .choices = "on off",
-     .help = "Whether the nodes of a job of fixed size try, before it begins, over which of their "
-             "networks they reach each other. Counts on the coordinator's node.",
+     .help = "Whether the nodes of a job try, before it begins, over which of their networks they "
+             "reach each other. Counts on the coordinator's node.",
      .set = set_network_check},
     {.name = "start-timeout",
      .placeholder = "SECONDS",

@@ -26,8 +26,9 @@ constexpr std::array<TimeKey, 7> kTimes{{
     {"keep_alive_interval", &RendezvousConfig::keep_alive_interval},
     {"read_timeout", &RendezvousConfig::read_timeout},
 }};
-constexpr std::array<std::string_view, 8> kEtcdKeys{
-    "protocol", "ssl_cert", "ssl_cert_key", "ca_cert", "etcd_prefix", "cert", "key", "cacert"};
+constexpr std::array<std::string_view, 11> kEtcdKeys{
+    "protocol", "etcd_prefix",  "cacert", "ca_cert",  "cert",         "ssl_cert",
+    "key",      "ssl_cert_key", "user",   "username", "password_file"};
 
 std::string known_keys() {
   std::string text;
@@ -50,10 +51,11 @@ void check_word(const OptionValue& value) {
 [[noreturn]] void reject_unknown(const std::string& key, std::string_view backend,
                                  std::string_view source) {
   const bool is_of_etcd = std::ranges::find(kEtcdKeys, key) != kEtcdKeys.end();
-  if (is_of_etcd && backend == "etcd") {
-    throw InvalidArgument(concat(source, " has the key '", key,
-                                 "', but etcd over TLS is not supported: let a proxy on each node "
-                                 "do it, and give that as --rdzv-endpoint"));
+  if (key == "password" && backend == "etcd") {
+    throw InvalidArgument(concat(source,
+                                 " has the key 'password', which every process list would "
+                                 "show: give password_file=FILE, or LOCKSTEP_ETCD_PASSWORD in the "
+                                 "environment"));
   }
   if (is_of_etcd) {
     throw InvalidArgument(concat(source, " has the key '", key,
@@ -73,12 +75,14 @@ void apply(RendezvousConfig& config, const std::string& key, const OptionValue& 
   } else if (key == "keep_alive_max_attempt") {
     config.keep_alive_max_attempt = parse_int_at_least(value, 1);
   } else if (backend == "etcd" && key == "protocol") {
-    if (value.text != "http") reject(value, "only http is supported; a proxy can do TLS");
+    if (value.text != "http" && value.text != "https") reject(value, "it must be http or https");
   } else if (backend == "etcd" && key == "etcd_prefix") {
     if (!value.text.starts_with('/') || value.text.ends_with('/')) {
       reject(value, "it must begin with a slash, and not end with one");
     }
     config.etcd_prefix = value.text;
+  } else if (backend == "etcd" && std::ranges::find(kEtcdKeys, key) != kEtcdKeys.end()) {
+    // etcd_access() reads the rest of them.
   } else if (backend == "etcd" && (key == "is_host" || key == "store_type")) {
     reject(value, "under etcd no node is the host from the start; leave it out");
   } else if (key == "is_host") {

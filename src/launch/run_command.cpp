@@ -27,7 +27,7 @@ std::function<void(const std::string&)> event_listener(const RunOptions& options
 }  // namespace
 
 int run_job(JobPlan& plan, Console& console, const RunJobOptions& how) {
-  if (!plan.secret.empty()) guard_secret();
+  if (!plan.secret.empty() || !plan.etcd.access.password.empty()) guard_secret();
   // Threads must not exist yet when the keeper is forked, nor signals be blocked.
   Keeper keeper;
   SignalInbox signals(plan.options.stop_signals);

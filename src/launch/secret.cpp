@@ -66,7 +66,7 @@ std::string make_secret() {
   return to_hex(random_bytes(32));
 }
 
-std::string read_secret_file(const std::string& path) {
+std::string read_private_file(const std::string& path) {
   // Checked through the descriptor, so that what is checked is what is read. Without O_NONBLOCK a
   // pipe would make this wait.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -88,9 +88,13 @@ std::string read_secret_file(const std::string& path) {
     throw InvalidArgument(concat("the secret file '", path, "' is longer than ", kMaxSecretBytes,
                                  " bytes; is it the right file?"));
   }
-  contents = without_trailing_space(std::move(contents));
-  check_length(contents, concat("the secret file '", path, "'"));
-  return contents;
+  return without_trailing_space(std::move(contents));
+}
+
+std::string read_secret_file(const std::string& path) {
+  std::string secret = read_private_file(path);
+  check_length(secret, concat("the secret file '", path, "'"));
+  return secret;
 }
 
 std::optional<std::string> given_secret(const std::optional<std::string>& secret_file,

@@ -17,6 +17,9 @@ std::string make_secret();
 /// read or write, with at least kMinSecretBytes.
 std::string read_secret_file(const std::string& path);
 
+/// The same for what may be shorter, such as a password.
+std::string read_private_file(const std::string& path);
+
 /// The secret that this node was given: by --secret-file, else LOCKSTEP_SECRET_FILE, else
 /// LOCKSTEP_SECRET; std::nullopt if by none. Throws InvalidArgument for one that cannot be used;
 /// naming it, not showing it.

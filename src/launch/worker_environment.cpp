@@ -48,8 +48,9 @@ void set_torchrun(Environment::Variables& variables, const Placement& placement)
 }
 
 void set_ours(Environment::Variables& variables, const Placement& placement) {
-  std::erase_if(variables,
-                [](const auto& entry) { return entry.first.starts_with("LOCKSTEP_SECRET"); });
+  std::erase_if(variables, [](const auto& entry) {
+    return entry.first.starts_with("LOCKSTEP_SECRET") || entry.first == "LOCKSTEP_ETCD_PASSWORD";
+  });
   variables["LOCKSTEP_EPOCH"] = std::to_string(placement.epoch);
   variables["LOCKSTEP_SLOT"] = std::to_string(placement.slot);
   variables["LOCKSTEP_SLOTS"] = std::to_string(placement.slots);

@@ -17,6 +17,17 @@ TEST(EtcdApi, requests_are_what_the_gateway_takes) {
             R"("success":[{"request_put":{"key":"Yg==","lease":"9","value":"Yw=="}}]})");
 }
 
+TEST(EtcdApi, a_login_gives_a_token_that_fits_into_a_line) {
+  EXPECT_EQ(log_in("u", "p").path, "/v3/auth/authenticate");
+  EXPECT_EQ(log_in("u", "p").body, R"({"name":"u","password":"p"})");
+  EXPECT_EQ(read_token(R"({"header":{},"token":"aBc.12"})"), "aBc.12");
+  EXPECT_THROW(read_token(R"({"header":{}})"), InvalidArgument);
+  EXPECT_THROW(read_token(R"({"token":"a\r\nHost: b"})"), InvalidArgument);
+  EXPECT_TRUE(asks_for_login(401, ""));
+  EXPECT_TRUE(asks_for_login(400, R"({"message":"etcdserver: revision of auth store is old"})"));
+  EXPECT_FALSE(asks_for_login(503, "{}"));
+}
+
 TEST(EtcdApi, answers_are_read) {
   const auto values = read_range(
       R"({"header":{},"kvs":[{"key":"YQ==","value":"Yg==","mod_revision":"12"}],"count":"1"})");

@@ -6,8 +6,10 @@ Usage: etcd_test.py LOCKSTEP ETCD
 import base64
 import json
 import os
+import pathlib
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -30,19 +32,22 @@ def free_port(host):
 class Etcd:
     """One server of etcd, which can be killed and started again."""
 
-    def __init__(self, folder, host="127.0.0.1", prefix=()):
+    def __init__(self, folder, host="127.0.0.1", prefix=(), options=(), trust=None):
         self.folder, self.host, self.prefix = folder, host, prefix
+        self.options, self.trust = options, trust  # a context of ssl; None: plain HTTP
+        self.protocol = "https" if trust else "http"
+        self.token = None
         self.endpoint = f"{host}:{free_port('127.0.0.1')}"
         self.peer = f"{host}:{free_port('127.0.0.1')}"
         self.start()
 
     def start(self):
-        client, peer = f"http://{self.endpoint}", f"http://{self.peer}"
+        client, peer = f"{self.protocol}://{self.endpoint}", f"http://{self.peer}"
         self.process = subprocess.Popen(
             [*self.prefix, ETCD, "--data-dir", str(self.folder), "--listen-client-urls", client,
              "--advertise-client-urls", client, "--listen-peer-urls", peer,
              "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
-             "--log-level", "error", "--unsafe-no-fsync"],
+             "--log-level", "error", "--unsafe-no-fsync", *self.options],
             env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -57,11 +62,28 @@ class Etcd:
                 time.sleep(0.02)
 
     def call(self, path, **fields):
-        body = {name: base64.b64encode(value.encode()).decode() for name, value in fields.items()}
-        request = urllib.request.Request(f"http://{self.endpoint}{path}",
-                                         json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        return self.post(path, {name: base64.b64encode(value.encode()).decode()
+                                for name, value in fields.items()})
+
+    def post(self, path, body):
+        headers = {"Authorization": self.token} if self.token else {}
+        request = urllib.request.Request(f"{self.protocol}://{self.endpoint}{path}",
+                                         json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=5, context=self.trust) as answer:
             return json.load(answer)
+
+    def enable_logins(self):
+        """From now on only root may do anything; its password is 'sesame'."""
+        self.post("/v3/auth/user/add", {"name": "root", "password": "sesame"})
+        self.post("/v3/auth/role/add", {"name": "root"})
+        self.post("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        self.post("/v3/auth/enable", {})
+        self.log_in()
+
+    def log_in(self):
+        self.token = None
+        self.token = self.post("/v3/auth/authenticate",
+                               {"name": "root", "password": "sesame"})["token"]
 
     def kill(self):
         self.process.kill()
@@ -235,6 +257,88 @@ class Meeting(EtcdCase):
         code, _, err = self.node(0, "--store", "local").end()
         self.assertEqual(code, 2)
         self.assertIn("--store local contradicts --rdzv-backend etcd", err)
+
+
+class Guarded(EtcdCase):
+    """An etcd that asks who is there, and shows who it is."""
+
+    def conf(self, *values):
+        return ["--rdzv-conf", ",".join(values)]
+
+    def ends_in(self, *options, words, **values):
+        """A node never gets to etcd, and says why."""
+        job = self.node(0, *options, **values)
+        self.assertIn(words, job.wait_for_error("etcd cannot be asked"))
+        job.kill()
+
+    def certificate(self, name, *options):
+        key, path = self.folder / f"{name}.key", self.folder / f"{name}.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+                        f"/CN={name}", "-keyout", str(key), "-out", str(path), *options],
+                       check=True, capture_output=True)
+        return str(path), str(key)
+
+    def test_a_user_with_a_password_whose_token_is_forgotten(self):
+        self.start_etcd(options=["--auth-token", "simple", "--auth-token-ttl", "1"])
+        self.etcd.enable_logins()
+        self.ends_in(words="user name is empty")
+        with_user = self.conf("user=root")
+        self.ends_in(*with_user, words="authentication failed",
+                     env={"LOCKSTEP_ETCD_PASSWORD": "wrong"})
+        leader, second = self.leader_first(0, [1], *with_user, hold=5,
+                                           env={"LOCKSTEP_ETCD_PASSWORD": "sesame"})
+        self.wait_for_step(5)
+        # A server that is started again knows no tokens.
+        self.etcd.kill()
+        leader.wait_for_error("etcd cannot be asked")
+        self.etcd.start()
+        leader.wait_for_error("etcd answers again")
+        self.release()
+        self.end_well(leader, second)
+
+    def start_with_certificate(self, *options):
+        """Which is for 127.0.0.1. Returns its file."""
+        cert, key = self.certificate("server", "-addext", "subjectAltName=IP:127.0.0.1")
+        trust = ssl.create_default_context(cafile=cert)
+        if options:
+            trust.load_cert_chain(*self.own)
+            # Etcd's gateway shows the server's own certificate to the server behind it.
+            clients = self.folder / "clients.pem"
+            clients.write_text(pathlib.Path(self.own[0]).read_text() + pathlib.Path(cert).read_text())
+            options = [*options, "--trusted-ca-file", str(clients)]
+        self.start_etcd(trust=trust, options=["--cert-file", cert, "--key-file", key, *options])
+        return cert
+
+    @unittest.skipUnless(shutil.which("openssl"), "certificates are made with openssl")
+    def test_https_and_a_password_in_a_file(self):
+        cert = self.start_with_certificate()
+        self.etcd.enable_logins()
+        password = self.folder / "password"
+        password.write_text("sesame\n")
+        password.chmod(0o600)
+        other, _ = self.certificate("other", "-addext", "subjectAltName=IP:127.0.0.1")
+        wanted = ["protocol=https", "user=root", f"password_file={password}"]
+        self.ends_in(*self.conf(*wanted, f"cacert={other}"), words="certificate verify failed")
+        jobs = [self.node(number, *self.conf(*wanted, f"cacert={cert}")) for number in range(2)]
+        self.end_well(*jobs)
+        self.assertNotIn("sesame", jobs[0].err + jobs[1].err)
+
+    @unittest.skipUnless(shutil.which("openssl"), "certificates are made with openssl")
+    def test_certificates_of_both(self):
+        self.own = self.certificate("node", "-addext", "extendedKeyUsage=clientAuth")
+        cert = self.start_with_certificate("--client-cert-auth")
+        wanted = ["protocol=https", f"cacert={cert}"]
+        self.ends_in(*self.conf(*wanted), words="TLS")
+        shown = [f"cert={self.own[0]}", f"key={self.own[1]}"]
+        jobs = [self.node(number, *self.conf(*wanted, *shown)) for number in range(2)]
+        self.end_well(*jobs)
+
+    @unittest.skipUnless(shutil.which("openssl"), "certificates are made with openssl")
+    def test_a_certificate_for_another_name_is_not_believed(self):
+        cert = self.start_with_certificate()
+        self.etcd.endpoint = self.etcd.endpoint.replace("127.0.0.1", "localhost")
+        self.ends_in(*self.conf("protocol=https", f"cacert={cert}"), words="ostname mismatch")
 
 
 @unittest.skipUnless(Network.possible(), "network namespaces need root and iproute2")

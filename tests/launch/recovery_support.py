@@ -32,10 +32,10 @@ class RecoveryCase(unittest.TestCase):
         (self.folder / "hold").unlink()
 
     def job(self, *options, ranks=2, steps=20, step_seconds=0.005, trick="", run_dir="run", hold=None,
-            program=WORKER, prefix=()):
+            program=WORKER, prefix=(), env=None):
         if hold:
             self.hold(hold)
-        env = {"RECOVERING_WORKER": trick} if trick else {}
+        env = {**(env or {}), **({"RECOVERING_WORKER": trick} if trick else {})}
         return Job(["--nproc-per-node", str(ranks), "--run-dir", str(self.folder / run_dir), *options,
                     program, str(self.folder), str(steps), str(step_seconds)], env=env, prefix=prefix)
 
