@@ -48,7 +48,9 @@ def cpu_seconds(process):
 
 
 def wait_until_they_wait(agents):
-    """They have loaded all, have joined, and take next to no time any more."""
+    """They have loaded all, have joined, and take next to no time any more: torchrun's look at the
+    store about once a second."""
+    rest = 0.1 + 0.005 * len(agents)
     deadline = time.monotonic() + LIMIT
     quiet, before = 0, sum(map(cpu_seconds, agents))
     while quiet < 3:
@@ -56,7 +58,7 @@ def wait_until_they_wait(agents):
             raise RuntimeError("the agents do not come to rest")
         time.sleep(0.5)
         now = sum(map(cpu_seconds, agents))
-        quiet = quiet + 1 if now - before < 0.1 else 0
+        quiet = quiet + 1 if now - before < rest else 0
         before = now
 
 
