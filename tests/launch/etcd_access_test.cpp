@@ -13,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-const Environment kNone(Environment::Variables{});
-const Environment kPassword(Environment::Variables{{"LOCKSTEP_ETCD_PASSWORD", "x"}});
+const Environment kNothingSet(Environment::Variables{});
+const Environment kEtcdPassword(Environment::Variables{{"LOCKSTEP_ETCD_PASSWORD", "x"}});
 
 RunOptions with_conf(const std::map<std::string, std::string>& conf,
                      const std::string& endpoint = "etcd1:2379") {
@@ -25,7 +25,8 @@ RunOptions with_conf(const std::map<std::string, std::string>& conf,
   return options;
 }
 
-std::string refusal(const RunOptions& options, const Environment& environment = kNone) {
+std::string refusal_of_access(const RunOptions& options,
+                              const Environment& environment = kNothingSet) {
   try {
     etcd_access(options, environment);
   } catch (const InvalidArgument& error) {
@@ -37,19 +38,20 @@ std::string refusal(const RunOptions& options, const Environment& environment = 
 }  // namespace
 
 TEST(EtcdAccess, NothingSaidIsPlainHttp) {
-  const EtcdAccess access = etcd_access(with_conf({}), kPassword);
+  const EtcdAccess access = etcd_access(with_conf({}), kEtcdPassword);
   EXPECT_FALSE(access.tls);
   EXPECT_EQ(access.user, "");
   EXPECT_EQ(access.password, "");
 }
 
 TEST(EtcdAccess, BothOfTorchrunsNamesAreKnown) {
-  const EtcdAccess one = etcd_access(
-      with_conf({{"protocol", "https"}, {"cacert", "a"}, {"cert", "b"}, {"key", "c"}}), kNone);
+  const EtcdAccess one =
+      etcd_access(with_conf({{"protocol", "https"}, {"cacert", "a"}, {"cert", "b"}, {"key", "c"}}),
+                  kNothingSet);
   const EtcdAccess other = etcd_access(
       with_conf(
           {{"protocol", "https"}, {"ca_cert", "a"}, {"ssl_cert", "b"}, {"ssl_cert_key", "c"}}),
-      kNone);
+      kNothingSet);
   for (const EtcdAccess* each : {&one, &other}) {
     EXPECT_TRUE(each->tls);
     EXPECT_EQ(each->trust.authorities, "a");
@@ -59,21 +61,26 @@ TEST(EtcdAccess, BothOfTorchrunsNamesAreKnown) {
 }
 
 TEST(EtcdAccess, ContradictionsAreNamed) {
-  EXPECT_NE(refusal(with_conf({{"cacert", "a"}})).find("protocol=https"), std::string::npos);
-  EXPECT_NE(refusal(with_conf({{"protocol", "https"}, {"cert", "a"}})).find("give both"),
+  EXPECT_NE(refusal_of_access(with_conf({{"cacert", "a"}})).find("protocol=https"),
             std::string::npos);
-  EXPECT_NE(refusal(with_conf({{"protocol", "https"}, {"user", "u"}})).find("no password"),
+  EXPECT_NE(refusal_of_access(with_conf({{"protocol", "https"}, {"cert", "a"}})).find("give both"),
             std::string::npos);
-  EXPECT_NE(refusal(with_conf({{"password_file", "f"}})).find("no user"), std::string::npos);
+  EXPECT_NE(
+      refusal_of_access(with_conf({{"protocol", "https"}, {"user", "u"}})).find("no password"),
+      std::string::npos);
+  EXPECT_NE(refusal_of_access(with_conf({{"password_file", "f"}})).find("no user"),
+            std::string::npos);
 }
 
 TEST(EtcdAccess, APasswordCrossesNoNetworkInTheClear) {
-  const std::string text = refusal(with_conf({{"user", "u"}}, "127.0.0.1:1,etcd1:2379"), kPassword);
+  const std::string text =
+      refusal_of_access(with_conf({{"user", "u"}}, "127.0.0.1:1,etcd1:2379"), kEtcdPassword);
   EXPECT_NE(text.find("etcd1:2379"), std::string::npos) << text;
   EXPECT_NE(text.find("protocol=https"), std::string::npos) << text;
-  EXPECT_EQ(etcd_access(with_conf({{"user", "u"}}, "localhost:1,[::1]:2"), kPassword).password,
+  EXPECT_EQ(etcd_access(with_conf({{"user", "u"}}, "localhost:1,[::1]:2"), kEtcdPassword).password,
             "x");
-  EXPECT_EQ(etcd_access(with_conf({{"user", "u"}, {"protocol", "https"}}), kPassword).user, "u");
+  EXPECT_EQ(etcd_access(with_conf({{"user", "u"}, {"protocol", "https"}}), kEtcdPassword).user,
+            "u");
 }
 
 TEST(EtcdAccess, AFileWithThePasswordMustBeClosedToOthers) {
@@ -84,9 +91,9 @@ TEST(EtcdAccess, AFileWithThePasswordMustBeClosedToOthers) {
   std::ofstream(path) << "short\n";
   const RunOptions options =
       with_conf({{"user", "u"}, {"protocol", "https"}, {"password_file", path}});
-  EXPECT_EQ(etcd_access(options, kNone).password, "short");
+  EXPECT_EQ(etcd_access(options, kNothingSet).password, "short");
   ::chmod(path.c_str(), 0644);
-  EXPECT_NE(refusal(options).find("open to others"), std::string::npos);
+  EXPECT_NE(refusal_of_access(options).find("open to others"), std::string::npos);
   std::filesystem::remove(path);
 }
 
