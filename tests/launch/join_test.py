@@ -328,6 +328,21 @@ class Survey(JoinTest):
             self.assertIn("over 10.77.0.0/24 (eth0) all nodes reach each other: correct or leave out "
                           "GLOO_SOCKET_IFNAME=eth1 on node2", err)
 
+    def test_a_new_node_that_does_not_reach_those_of_an_elastic_job_is_refused(self):
+        options = ["--rdzv-conf", "last_call_timeout=1"]
+        jobs = [self.start(node, *options, nnodes="2:3", worker=self.waiter()) for node in (1, 2)]
+        for job in jobs:
+            job.wait_for_line("over eth0")
+        jobs[0].wait_for_error("network: 10.77.0.0/24 (eth0) on all 2 nodes")
+        for network in (0, 1):
+            self.forbid(3, 2, network)
+        code, _, err = self.start(3, *options, nnodes="2:3", worker=self.waiter()).end()
+        self.assertEqual(code, 1, err)
+        self.assertIn("refused by the coordinator", err)
+        self.assertIn("node3 does not reach node2 at 10.77.0.2 (eth0): ", err)
+        for job in jobs:
+            job.wait_for_line("over eth0", 2)  # begins again
+
     def test_a_pinned_address_counts(self):
         jobs = [self.start(node, "--local-addr", self.network.address(node, 1), nnodes="3")
                 for node in (1, 2, 3)]
