@@ -30,21 +30,17 @@ void print(const DoctorReport& report, const DoctorOptions& options, std::ostrea
   out << (options.json ? to_json(report) + "\n" : to_text(report, options.detail));
 }
 
-// At those addresses of the endpoint that are here. A machine's own name often stands for loopback
-// on that machine, and for one of its other addresses elsewhere.
+// By the rule of lockstep run; all addresses are those that can be listened at by their numbers.
 std::vector<UniqueFd> listen_at(const Endpoint& endpoint) {
-  if (IpAddress::parse(endpoint.host)) return listen_on_each({endpoint.host}, endpoint.port);
   const LocalMachine machine = LocalMachine::current();
-  std::vector<std::string> named;
-  std::vector<std::string> all;
-  for (const IpAddress& each : resolve(endpoint.host)) {
-    const bool is_use = !each.is_loopback() || endpoint.host == "localhost";
-    if (is_use && machine.has(each)) named.push_back(each.to_string());
+  std::vector<std::string> addresses =
+      addresses_to_listen_at(endpoint.host, resolve(endpoint.host), machine);
+  if (addresses.empty()) {
+    for (const LocalAddress& each : machine.addresses) {
+      if (each.up && !each.address.is_link_local()) addresses.push_back(each.address.to_string());
+    }
   }
-  for (const LocalAddress& each : machine.addresses) {
-    if (each.up && !each.address.is_link_local()) all.push_back(each.address.to_string());
-  }
-  return listen_on_each(named.empty() ? all : named, endpoint.port);
+  return listen_on_each(addresses, endpoint.port);
 }
 
 // Where this node is the one that the endpoint names. A port that is taken may be that of another
