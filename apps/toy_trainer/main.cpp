@@ -2,6 +2,7 @@
 // and a snapshot from which it goes on by itself.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -146,6 +147,12 @@ lockstep::TrainerOptions trainer_options(const Options& options, std::int64_t fi
   training.snapshots.enabled = false;  // the tutorial's own file is the one
   training.on_preemption = lockstep::OnPreemption::return_early;
   training.progress = false;
+  if (!options.track.empty()) {
+    lockstep::choose_sinks(training.tracking, options.track);
+    training.tracking.config = {{"batch_size", options.batch_size}};
+    training.log_all_ranks = true;
+    if (std::getenv("LOCKSTEP_RUN_DIR") == nullptr) training.snapshots.directory = "toy_run";
+  }
   training.callbacks = {std::move(callback)};
   training.devices = options.ranks.value_or(1);
   return training;

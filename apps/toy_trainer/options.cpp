@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lockstep/error.h"
+#include "lockstep/tracker.h"
 
 namespace {
 
@@ -22,6 +23,15 @@ int parse_number(std::string_view name, std::string_view text, int highest) {
   return value;
 }
 
+void check_sinks(const std::string& list) {
+  try {
+    lockstep::TrackingOptions unused;
+    lockstep::choose_sinks(unused, list);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("--track is \"", list, "\": ", error.what()));
+  }
+}
+
 void set_positional(Options& options, int position, std::string_view word) {
   if (position == 0) {
     options.total_epochs = parse_number("TOTAL_EPOCHS", word, kMostEpochs);
@@ -36,7 +46,7 @@ void set_positional(Options& options, int position, std::string_view word) {
 
 const char* const kHelp =
     R"(usage: toy_trainer [TOTAL_EPOCHS] [SAVE_EVERY] [--batch_size N] [--ranks N]
-                   [--snapshot_path FILE] [--checkpoint_path FILE]
+                   [--snapshot_path FILE] [--checkpoint_path FILE] [--track LIST]
 
 Trains the model of PyTorch's DDP tutorial, Linear(20, 1), on 2,048 samples of random data. Saves a
 snapshot and, started again, goes on from it: the end is the same, bit for bit.
@@ -50,6 +60,8 @@ snapshot and, started again, goes on from it: the end is the same, bit for bit.
                           which Python's torch.load reads and the tutorial's script goes on from
   --checkpoint_path FILE  beside each snapshot write the model's state_dict alone to FILE
                           (checkpoint.pt in the tutorial's earlier chapters)
+  --track LIST            keep the curves, separated by commas: jsonl (always), tensorboard, wandb; in the
+                          run directory of lockstep run, else in the folder toy_run
   -h, --help              this text
 
 SIGTERM saves the last whole epoch and ends the program with code 75.
@@ -82,6 +94,9 @@ Options parse(int argc, char** argv) {
       options.snapshot_path = path();
     } else if (flag == "--checkpoint_path") {
       options.checkpoint_path = path();
+    } else if (flag == "--track") {
+      options.track = value("a list");
+      check_sinks(options.track);
     } else if (word.starts_with("-")) {
       throw InvalidArgument(concat("there is no option ", flag, " (see --help)"));
     } else {

@@ -12,6 +12,7 @@ struct Options {
   std::optional<int> ranks = std::nullopt;
   std::string snapshot_path = "snapshot.pt";
   std::string checkpoint_path = {};  // empty: none is written
+  std::string track = {};            // empty: as the launcher's run directory has it
   bool help = false;
 };
 

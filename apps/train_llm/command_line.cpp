@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/error.h"
+#include "lockstep/tracker.h"
 
 namespace train_llm {
 namespace {
@@ -215,6 +216,12 @@ void check(const Options& options, Command command) {
   }
   if (options.from_scratch && options.model_name.empty()) {
     throw InvalidArgument("--from-scratch needs --model-name; without one all weights are new");
+  }
+  try {
+    lockstep::TrackingOptions tracking;
+    lockstep::choose_sinks(tracking, options.track);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("--track is ", options.track, ": ", error.what()));
   }
   const bool falls = options.schedule == "cosine" || options.schedule == "linear";
   if (falls && options.schedule_steps != 0 && options.warmup >= options.schedule_steps) {

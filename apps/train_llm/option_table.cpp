@@ -118,6 +118,10 @@ const auto kOptions = std::to_array<OptionSpec>({
      .heading = "What it leaves behind"},
     {.name = "log-freq", .field = &O::log_freq, .value = "N", .help = "steps from one report to the next",
      .lowest = 1, .highest = 1e15},
+    {.name = "track", .field = &O::track, .value = "LIST",
+     .help = "how reports are kept, separated by commas: jsonl (always), tensorboard, wandb (on the disk, for wandb sync)"},
+    {.name = "wandb-runs", .field = &O::wandb_runs, .value = "WHOSE",
+     .help = "who writes a run of W&B: rank-0, each node, or each rank", .choices = "rank-0|node|rank"},
     {.name = "ckpt-freq", .field = &O::ckpt_freq, .value = "N", .help = "steps from one snapshot to the next; "
      "there is always one at the end; 0: only that", .lowest = 0, .highest = 1e15},
     {.name = "keep-last", .field = &O::keep_last, .value = "N", .help = "snapshots that stay; 0: all",

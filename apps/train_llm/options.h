@@ -61,6 +61,8 @@ struct Options {
   // What it leaves behind.
   std::string save_dir = "outputs";
   std::int64_t log_freq = 100;
+  std::string track = "jsonl";
+  std::string wandb_runs = "rank-0";
   std::int64_t ckpt_freq = 500;
   std::int64_t eval_freq = 0;  // 0: at the end of each epoch
   std::int64_t keep_last = 3;

@@ -1,5 +1,7 @@
 #include "recipe.h"
 
+#include <utility>
+
 #include "lockstep/error.h"
 
 namespace train_llm {
@@ -50,6 +52,18 @@ lockstep::Reduction reduction(const Options& options) {
   if (options.reduction == "ordered") return lockstep::Reduction::ordered;
   if (options.reduction == "native") return lockstep::Reduction::native;
   return lockstep::Reduction::automatic;
+}
+
+lockstep::TrackingOptions tracking(const Options& options, nlohmann::json config) {
+  using Runs = lockstep::WandbOptions::Runs;
+  lockstep::TrackingOptions tracking;
+  lockstep::choose_sinks(tracking, options.track);
+  tracking.wandb_options.runs = options.wandb_runs == "rank"   ? Runs::rank
+                                : options.wandb_runs == "node" ? Runs::node
+                                                               : Runs::rank_0;
+  tracking.wandb_options.experiment = options.experiment_name;
+  tracking.config = std::move(config);
+  return tracking;
 }
 
 }  // namespace train_llm

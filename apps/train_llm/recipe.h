@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "lockstep/lr_schedule.h"
 #include "lockstep/optimizer.h"
 #include "lockstep/trainer_options.h"
@@ -23,5 +25,8 @@ lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_
 
 lockstep::Precision precision(const Options& options);
 lockstep::Reduction reduction(const Options& options);
+
+/// `config`: all options, as they are kept with the run.
+lockstep::TrackingOptions tracking(const Options& options, nlohmann::json config);
 
 }  // namespace train_llm

@@ -7,6 +7,7 @@
 #include "devices.h"
 #include "lockstep/error.h"
 #include "lockstep/progress.h"
+#include "lockstep/tracker.h"
 
 namespace train_llm {
 namespace {
@@ -38,13 +39,6 @@ std::map<std::string, double> StepLog::log_values(const StepReport& report) {
   values_ = memory_in_use(world_.device());
   if (!report.times || report.times->total <= 0) return values_;
   const StepTimes& times = *report.times;
-  // As the tutorial's: milliseconds of a step, and their sum.
-  values_["time/data"] = 1000 * times.data;
-  values_["time/forward"] = 1000 * times.forward;
-  values_["time/backward"] = 1000 * times.backward;
-  values_["time/reduce"] = 1000 * times.reduce;
-  values_["time/update"] = 1000 * times.update;
-  values_["time/total"] = 1000 * times.total;
   const auto tokens = static_cast<double>(options_.tokens_per_slot);
   values_["tok/s"] = tokens * data_.dealt().slots / times.total;
   values_["tok/s_rank"] = tokens * static_cast<double>(data_.dealt().mine.size()) / times.total;
@@ -63,10 +57,13 @@ void StepLog::on_step(const StepReport& report) {
                             general(report.grad_norm));
   if (values_.contains("tok/s")) {
     line += concat(" | ", short_number(values_["tok/s"]), " tok/s (",
-                   short_number(values_["tok/s_rank"]), " per rank) | ms: data ",
-                   fixed(values_["time/data"], 1), " forward ", fixed(values_["time/forward"], 1),
-                   " backward ", fixed(values_["time/backward"], 1), " reduce ",
-                   fixed(values_["time/reduce"], 1), " update ", fixed(values_["time/update"], 1));
+                   short_number(values_["tok/s_rank"]), " per rank)");
+  }
+  if (const auto& times = report.times) {
+    line += concat(" | ms: data ", fixed(1000 * times->data, 1), " forward ",
+                   fixed(1000 * times->forward, 1), " backward ", fixed(1000 * times->backward, 1),
+                   " reduce ", fixed(1000 * times->reduce, 1), " update ",
+                   fixed(1000 * times->update, 1));
   }
   line += concat(" | mem ", fixed(values_["mem/host_gb"], 2), " GB");
   if (values_.contains("mem/device_peak_gb")) {
@@ -89,6 +86,7 @@ void StepLog::say(const std::string& line) const {
   const bool bar = ::isatty(STDERR_FILENO) != 0;
   if (bar && ::isatty(STDOUT_FILENO) != 0) std::fputs("\r\x1b[K", stdout);
   std::printf("%s\n", line.c_str());
+  if (tracker_ != nullptr) tracker_->console(line + "\n");
   std::fflush(stdout);
 }
 

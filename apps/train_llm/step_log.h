@@ -29,6 +29,7 @@ class StepLog : public lockstep::Callback {
           const StepLogOptions& options);
 
   std::map<std::string, double> log_values(const lockstep::StepReport& report) override;
+  void on_tracker(lockstep::Tracker* tracker) override { tracker_ = tracker; }
   void on_step(const lockstep::StepReport& report) override;
   void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) override;
 
@@ -38,6 +39,7 @@ class StepLog : public lockstep::Callback {
   const lockstep::World& world_;
   const lockstep::LoaderBase& data_;
   StepLogOptions options_;
+  lockstep::Tracker* tracker_ = nullptr;
   std::map<std::string, double> values_;  // of the last report
 };
 

@@ -243,6 +243,7 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
                         .resume = !from_flat_files_};
   training.log_every = options_.log_freq;
   training.log_all_ranks = true;
+  training.tracking = tracking(options_, effective_config(options_));
   training.progress = !options_.no_progress;
   training.unit = options_.loss_on_answers ? "answer tokens" : "tokens";
   if (from_flat_files_) {

@@ -10,6 +10,8 @@
 
 namespace lockstep {
 
+class Tracker;
+
 enum class StopReason {
   finished,       // all epochs or steps
   early_stopped,  // the watched metric no longer improves
@@ -65,6 +67,9 @@ class Callback {
   virtual ~Callback() = default;
 
   virtual void on_start(std::int64_t step) { (void)step; }
+  /// What this rank tells goes here from now on; nullptr: it keeps nothing. After a recovery it may
+  /// be another.
+  virtual void on_tracker(Tracker* tracker) { (void)tracker; }
   virtual void on_step(const StepReport& report) { (void)report; }
   /// More for the line that a logged step gets in this rank's log.
   virtual std::map<std::string, double> log_values(const StepReport& report) {

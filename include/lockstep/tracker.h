@@ -116,7 +116,8 @@ class Tracker {
   /// The run is over. Sinks say so; without this call they show a run that has crashed.
   void finish(bool succeeded);
 
-  /// The last lines (at most 64) that were kept of a run that goes on.
+  /// How many lines were kept of a run that goes on, and the last of them (at most 64).
+  std::int64_t kept() const;
   const std::vector<MetricLine>& tail() const;
   std::uint64_t dropped() const;
 

@@ -14,6 +14,7 @@
 #include "lockstep/metric_watch.h"
 #include "lockstep/optimizer.h"
 #include "lockstep/step_profiler.h"
+#include "lockstep/tracker.h"
 
 namespace lockstep {
 
@@ -107,8 +108,9 @@ struct TrainerOptions {
   OnPreemption on_preemption = OnPreemption::raise;
 
   // Reports.
-  std::int64_t log_every = 10;  // steps between reports of the loss over all ranks
-  bool log_all_ranks = false;   // each rank writes metrics/rank_R.jsonl; else rank 0 alone
+  std::int64_t log_every = 10;    // steps between reports of the loss over all ranks
+  bool log_all_ranks = false;     // each rank writes metrics/rank_R.jsonl; else rank 0 alone
+  TrackingOptions tracking = {};  // TensorBoard, W&B, samples of the machine (docs/tracking.md)
   bool progress = true;
   std::string unit = "samples";  // what the loss counts; "tokens" for language models
   double flops_per_count = 0;    // with peak_flops: the progress line shows MFU

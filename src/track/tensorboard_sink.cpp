@@ -2,7 +2,8 @@
 
 #include <unistd.h>
 #include <algorithm>
-#include <atomic>
+#include <charconv>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -54,11 +55,20 @@ int hparam_type(const json& value) {
   return value.is_boolean() ? kBoolOfHparam : value.is_number() ? kNumberOfHparam : kTextOfHparam;
 }
 
-// Two files of one second and process must not have one name.
-std::string unique_event_file(const std::string& folder) {
-  static std::atomic<int> number = 0;
-  return concat(folder, "/events.out.tfevents.", static_cast<std::int64_t>(seconds_since_1970()),
-                ".", host_name(), ".", ::getpid(), ".", number++);
+// TensorBoard reads files in the order of their names, which begin with the second.
+std::string next_event_file(const std::string& folder) {
+  constexpr std::string_view kBegin = "events.out.tfevents.";
+  auto second = static_cast<std::int64_t>(seconds_since_1970());
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kBegin)) continue;
+    std::int64_t taken = 0;
+    std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), taken);
+    // One that is far ahead is of another clock.
+    if (taken >= second && taken < second + 3600) second = taken + 1;
+  }
+  return concat(folder, "/", kBegin, second, ".", host_name(), ".", ::getpid(), ".0");
 }
 
 }  // namespace
@@ -91,7 +101,7 @@ void TensorboardSink::value(double time, std::int64_t step, const ProtoMessage& 
 }
 
 void TensorboardSink::open() {
-  file_ = std::make_unique<AppendFile>(unique_event_file(folder_));
+  file_ = std::make_unique<AppendFile>(next_event_file(folder_));
   const double now = seconds_since_1970();
   ProtoMessage version;
   version.real(event_field::kWallTime, now).text(event_field::kFileVersion, "brain.Event:2");

@@ -114,7 +114,8 @@ void Tracker::Impl::push(TrackRecord record) {
   bool wake = false, tell = false;
   {
     const std::lock_guard lock(mutex_);
-    if (queue_.size() >= options_.queue_limit || ending_) {
+    if (ending_) return;
+    if (queue_.size() >= options_.queue_limit) {
       ++dropped_;
       tell = !std::exchange(told_drops_, true);
     } else {
@@ -180,22 +181,22 @@ bool Tracker::Impl::wait_until_written() {
 }
 
 void Tracker::Impl::end(std::optional<bool> succeeded) {
+  bool in_time = false;
+  std::uint64_t left = 0;
   {
     std::unique_lock lock(mutex_);
     if (!thread_.joinable()) return;
     succeeded_ = succeeded;
     ending_ = true;
     wake_.notify_one();
-    const auto all = [this] { return ended_; };
-    if (!written_.wait_for(lock, options_.patience, all)) {
-      say(concat("lockstep: tracking: the disk does not answer; the last ", pushed_ - done_,
-                 " records are not written"));
-      abandoned_ = true;
-      thread_.detach();
-      return;
-    }
+    in_time = written_.wait_for(lock, options_.patience, [this] { return ended_; });
+    left = pushed_ - done_;
   }
-  thread_.join();
+  if (in_time) return thread_.join();
+  say(concat("lockstep: tracking: the disk does not answer; the last ", left,
+             " records are not written"));
+  abandoned_ = true;
+  thread_.detach();
 }
 
 Tracker::Tracker(TrackerOptions options) : impl_(std::make_shared<Impl>(std::move(options))) {
@@ -253,6 +254,10 @@ bool Tracker::flush() {
 
 void Tracker::finish(bool succeeded) {
   impl_->end(succeeded);
+}
+
+std::int64_t Tracker::kept() const {
+  return impl_->continuation().kept;
 }
 
 const std::vector<MetricLine>& Tracker::tail() const {

@@ -84,10 +84,13 @@ void WandbSink::put(int field, const ProtoMessage& content) {
   file_->add(wandb_chunks(record.bytes(), file_->size()));
 }
 
-std::int64_t WandbSink::cut_earlier_files(bool& found) const {
+std::int64_t WandbSink::cut_earlier_files() const {
   std::int64_t last = -1;
   for (const fs::path& path : files_of_run(run_.folder, run_.id)) {
-    found = true;
+    if (start_.place.lines == 0) {  // nothing of it counts: it is put aside as a whole
+      fs::rename(path, path.string() + ".before");
+      continue;
+    }
     std::ifstream stream(path, std::ios::binary);
     const std::string bytes(std::istreambuf_iterator<char>(stream), {});
     const auto records = parse_wandb_file(bytes);
@@ -111,22 +114,18 @@ void WandbSink::open() {
     file_ = std::make_unique<AppendFile>(file_->path());
     return;
   }
-  bool exists = false;
-  std::int64_t last = -1;
-  if (start_.resumed) {
-    last = cut_earlier_files(exists);
-  } else {
-    exists = !files_of_run(run_.folder, run_.id).empty();
-  }
+  const bool exists = !files_of_run(run_.folder, run_.id).empty();
+  const bool begins = start_.place.lines == 0;
   using Resume = WandbOptions::Resume;
   if (run_.options.resume == Resume::must && !exists) {
     throw InvalidArgument(
         concat("resume is 'must', but there is no run ", run_.id, " in ", run_.folder, "/wandb"));
   }
-  if (run_.options.resume == Resume::never && exists) {
+  if (run_.options.resume == Resume::never && exists && begins) {
     throw InvalidArgument(
         concat("resume is 'never', but there is a run ", run_.id, " in ", run_.folder, "/wandb"));
   }
+  const std::int64_t last = start_.resumed ? cut_earlier_files() : -1;
   for (double time = began_;; time += 1) {  // the name of the folder has whole seconds
     folder_ = concat(run_.folder, "/wandb/offline-run-", local_time_text(time), "-", run_.id);
     std::error_code problem;
@@ -135,7 +134,7 @@ void WandbSink::open() {
     if (problem) throw SystemError(concat("cannot make ", folder_, ": ", problem.message()));
   }
   try {
-    begin_file(start_.resumed && exists, last);
+    begin_file(exists && !begins, last);
   } catch (...) {  // an empty run would be in the way of `wandb sync`
     std::error_code ignored;
     fs::remove_all(folder_, ignored);

@@ -26,7 +26,7 @@ class WandbSink : public Sink {
  private:
   /// Cuts off what does not count of the files of earlier starts; returns the number of the last
   /// row that is in one, or -1.
-  std::int64_t cut_earlier_files(bool& found) const;
+  std::int64_t cut_earlier_files() const;
   void begin_file(bool resumed, std::int64_t last);
   void put(int field, const ProtoMessage& content);
   void describe_run(bool resumed, std::int64_t first_row);

@@ -45,12 +45,14 @@ json RunJournal::to_json() const {
                     {"evaluation", event.evaluation},
                     {"log", event.log}});
   }
-  return list;
+  json lines = json::array();
+  for (const JournalLine& line : lines_) lines.push_back({line.step, line.values});
+  return {{"events", list}, {"lines", lines}};
 }
 
-RunJournal RunJournal::from_json(const json& list) {
+RunJournal RunJournal::from_json(const json& given) {
   RunJournal journal;
-  for (const json& value : list) {
+  for (const json& value : given.at("events")) {
     journal.add({.kind = static_cast<RunEvent::Kind>(value.at("kind").get<int>()),
                  .commit = value.at("commit"),
                  .step = value.at("step"),
@@ -58,6 +60,10 @@ RunJournal RunJournal::from_json(const json& list) {
                  .report = report_of(value.at("report")),
                  .evaluation = value.at("evaluation"),
                  .log = value.at("log")});
+  }
+  journal.lines_.clear();
+  for (const json& line : given.at("lines")) {
+    journal.lines_.push_back({.step = line.at(0), .values = line.at(1)});
   }
   return journal;
 }

@@ -1,6 +1,7 @@
 #include "train/trainer_core.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -27,6 +28,21 @@ std::vector<int> numbers(int first, int last) {
   return list;
 }
 
+// The program's configuration, and what the Trainer knows.
+TrackingOptions tracking_options(const World& world, const TrainerOptions& options) {
+  TrackingOptions tracking = options.tracking;
+  if (!tracking.config.is_object()) tracking.config = nlohmann::json::object();
+  nlohmann::json trainer = {{"world_size", world.world_size()},
+                            {"accumulate", options.accumulate},
+                            {"clip_grad_norm", options.clip_grad_norm},
+                            {"ema_decay", options.ema_decay},
+                            {"seed", options.seed}};
+  if (options.epochs) trainer["epochs"] = *options.epochs;
+  if (options.steps) trainer["steps"] = *options.steps;
+  tracking.config["trainer"] = std::move(trainer);
+  return tracking;
+}
+
 // Module::to(device, dtype) would convert indices and masks among the buffers, too.
 void convert_floating_point(torch::nn::Module& module, at::ScalarType type) {
   const auto convert = [type](at::Tensor& tensor) {
@@ -48,10 +64,15 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
       stop_(world, options.time_limit),
       directory_(chosen_directory(options)),
       clock_(world.device()),
-      curves_({.directory = directory_,
-               .slot = slot_of(world),
-               .all_slots = options.log_all_ranks,
-               .say = [this](const std::string& line) { warn(line); }}),
+      curves_(
+          {.directory = directory_,
+           .slot = slot_of(world),
+           .local_rank = world.local_rank(),
+           .node_rank = world.node_rank(),
+           .all_slots = options.log_all_ranks,
+           .tracking = tracking_options(world, options),
+           // From a thread of its own, so not through the progress line, which may change hands.
+           .say = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }}),
       last_talk_(std::chrono::steady_clock::now()) {
   check_options();
   const at::Device device = world_.device();
@@ -134,7 +155,8 @@ void TrainerCore::find_place() {
   if (snapshots_ && saved_) {
     curves_.resume(is_main(), {.lines = log_lines_, .step = position.step});
   } else {
-    curves_.begin(is_main(), /*keep_earlier=*/snapshots_ != nullptr);
+    const auto lines = curves_.begin(is_main(), position.step, /*continues=*/!snapshots_);
+    if (!directory_.empty()) log_lines_ = world_.group().broadcast_json(lines);
   }
 }
 
@@ -232,6 +254,7 @@ void TrainerCore::check_several_slots() {
 
 TrainResult TrainerCore::run() {
   module_->train();
+  introduce_tracker();
   for (const auto& callback : options_.callbacks) callback->on_start(state_->position.step);
   if (state_->watch().should_stop()) reason_ = StopReason::early_stopped;
   recovers_ = recoverable();

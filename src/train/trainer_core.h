@@ -87,11 +87,13 @@ class TrainerCore {
   bool due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const;
   void save(bool best);
   void record(RunEvent event);
+  nlohmann::json line_of(const RunEvent& event);
+  void introduce_tracker();
   void tell(const RunEvent& event);
   void assume_role();
   void show_progress();
   ProgressState progress_state() const;
-  void say(const std::string& text);   // on rank 0
+  void say(const std::string& text);   // on rank 0, from the thread that trains
   void warn(const std::string& text);  // on any rank, from any thread
   bool is_saved();
   void await_disk() const;
@@ -162,7 +164,13 @@ class TrainerCore {
   bool state_given_up_ = false;  // a transfer into it has begun and not ended
   bool recovers_ = false;        // the launcher has been told that this process can be carried over
   std::int64_t log_lines_ = 0;   // the same on every rank, though only rank 0 has the file
-  double counted_ = 0;           // by this program, not by earlier runs
+  /// What this rank has spent beside steps since its last line, in seconds.
+  struct Pauses {
+    double save = 0, evaluate = 0;
+  };
+  Pauses pauses_;
+  Tracker* introduced_ = nullptr;
+  double counted_ = 0;  // by this program, not by earlier runs
   std::int64_t samples_in_step_ = 0;
 
   /// Ranks talk about stopping a few times a second, whatever a step takes: this is the next step.

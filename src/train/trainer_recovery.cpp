@@ -98,6 +98,7 @@ void TrainerCore::carry_over(bool formed) {
 
 void TrainerCore::agree_on_state(Clock::duration forming) {
   const auto begin = Clock::now();
+  curves_.flush();  // another process may have to go on with its file
   ProcessGroup& group = world_.group();
   const bool had_state = has_state_;
   const std::int64_t had_commits = commits_;
@@ -125,12 +126,24 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
     if (had_state && event.commit > had_commits) tell(event);
   }
   curves_.follow(is_main(), {.lines = log_lines_, .step = state_->position.step}, journal_);
+  introduce_tracker();
   readmit_to_snapshots(takes);
   verify_state(standing.source);
   join_group(*module_, group);
   make_step_parts(/*formed_again=*/true);
   has_state_ = true;
   save_in_doubt_ = false;
+  const auto ms = [](Clock::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  curves_.event("recovered", {{"step", state_->position.step},
+                              {"world_size", world_.world_size()},
+                              {"epoch", world_.epoch()},
+                              {"took_state", takes},
+                              {"bytes_sent", handed.bytes},
+                              {"forming_ms", ms(forming)},
+                              {"transfer_ms", ms(transferred - begin)},
+                              {"check_ms", ms(Clock::now() - transferred)}});
   if (handed.bytes > 0) {
     warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(standing.takers),
                 " its state: formed again in ", milliseconds_text(forming), ", ",

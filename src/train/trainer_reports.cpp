@@ -1,5 +1,6 @@
 // What TrainerCore does beside the steps: reports, evaluates, saves, ends.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 #include <variant>
@@ -10,6 +11,31 @@
 #include "train/trainer_core.h"
 
 namespace lockstep {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+const char* reason_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::finished:
+      return "finished";
+    case StopReason::early_stopped:
+      return "early_stopped";
+    case StopReason::time_limit:
+      return "time_limit";
+    case StopReason::preempted:
+      return "preempted";
+    case StopReason::callback:
+      return "callback";
+    case StopReason::non_finite:
+      return "non_finite";
+  }
+  return "";
+}
+
+}  // namespace
 
 bool TrainerCore::due(const Every& every, std::int64_t Every::*unit, std::int64_t value) const {
   return every.*unit > 0 && value > 0 && value % (every.*unit) == 0;
@@ -81,12 +107,14 @@ void TrainerCore::settle() {
 bool TrainerCore::evaluate_now() {
   const std::int64_t step = state_->position.step;
   world_.report(step, "evaluate");
+  const auto begin = std::chrono::steady_clock::now();
   std::map<std::string, double> metrics;
   {
     std::optional<Ema::Swapped> average;
     if (state_->ema() != nullptr) average.emplace(*state_->ema());
     metrics = evaluate(world_, *module_, *evaluation_, options_, share_, *sums_, step);
   }
+  pauses_.evaluate += seconds_since(begin);
   ++commits_;
   RunEvent event{.kind = RunEvent::Kind::evaluation, .step = step};
   result_.evaluation.clear();
@@ -122,6 +150,8 @@ void TrainerCore::save(bool best) {
   if (!snapshots_) return;
   const std::int64_t step = state_->position.step;
   world_.report(step, "save");
+  const auto begin = std::chrono::steady_clock::now();
+  curves_.flush();  // a run that goes on from the snapshot finds all lines before it
   Snapshot snapshot = state_->snapshot(share_, world_.epoch());
   nlohmann::json& values = snapshot.parts["trainer"].values;
   values["log_lines"] = log_lines_;
@@ -132,6 +162,9 @@ void TrainerCore::save(bool best) {
   }
   saved_ = {step, state_->position.epoch};
   saved_best_ = best;
+  const double seconds = seconds_since(begin);
+  pauses_.save += seconds;
+  curves_.event("snapshot", {{"step", step}, {"best", best}, {"paused_s", seconds}});
   for (const auto& callback : options_.callbacks) callback->on_save(step);
 }
 
@@ -142,10 +175,34 @@ void TrainerCore::record(RunEvent event) {
   tell(event);
 }
 
+// With what is this rank's own: where its time went, in milliseconds.
+nlohmann::json TrainerCore::line_of(const RunEvent& event) {
+  nlohmann::json line = event.log;
+  if (event.kind != RunEvent::Kind::step) return line;
+  if (const auto& times = event.report.times) {
+    line["time/data"] = 1000 * times->data;
+    line["time/forward"] = 1000 * times->forward;
+    line["time/backward"] = 1000 * times->backward;
+    line["time/reduce"] = 1000 * times->reduce;
+    line["time/update"] = 1000 * times->update;
+    line["time/total"] = 1000 * times->total;
+  }
+  const Pauses pauses = std::exchange(pauses_, {});
+  if (pauses.save > 0) line["time/save"] = 1000 * pauses.save;
+  if (pauses.evaluate > 0) line["time/evaluate"] = 1000 * pauses.evaluate;
+  return line;
+}
+
+void TrainerCore::introduce_tracker() {
+  if (introduced_ == curves_.tracker()) return;
+  introduced_ = curves_.tracker();
+  for (const auto& callback : options_.callbacks) callback->on_tracker(introduced_);
+}
+
 // After the commit of what it tells; a rank that has taken over the state of others tells what they
 // have told.
 void TrainerCore::tell(const RunEvent& event) {
-  if (!event.log.is_null()) curves_.append(event.step, event.log);
+  if (!event.log.is_null()) curves_.append(event.step, line_of(event));
   for (const auto& callback : options_.callbacks) {
     switch (event.kind) {
       case RunEvent::Kind::step:
@@ -193,7 +250,9 @@ ProgressState TrainerCore::progress_state() const {
 }
 
 void TrainerCore::say(const std::string& text) {
-  if (is_main()) warn(text);
+  if (!is_main()) return;
+  curves_.console(text);
+  warn(text);
 }
 
 void TrainerCore::warn(const std::string& text) {
@@ -249,7 +308,13 @@ void TrainerCore::finish() {
   result_.epoch = position.epoch;
   result_.best = state_->watch().best();
   result_.best_step = state_->watch().best_step();
-  for (const auto& callback : options_.callbacks) callback->on_end(result_);
+  curves_.event("stop", {{"step", position.step}, {"reason", reason_name(*reason_)}});
+  for (const auto& callback : options_.callbacks) {
+    callback->on_end(result_);
+    callback->on_tracker(nullptr);
+  }
+  // A run that will go on has not ended.
+  if (!to_be_continued) curves_.finish(/*succeeded=*/true);
   if (*reason_ == StopReason::preempted && options_.on_preemption == OnPreemption::raise) {
     leave_preempted(saved);
   }

@@ -18,6 +18,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "track"))
+from run_files import check_other_curves  # noqa: E402
+
 # 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
 STEPS_PER_EPOCH = {2: 12, 3: 8, 4: 6}
 LIMIT = 600  # seconds that a run may take
@@ -48,7 +51,8 @@ class Run:
 
     def environment(self):
         environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
-                           OMP_NUM_THREADS="1", SAVE_EVERY="8",
+                           OMP_NUM_THREADS="1", SAVE_EVERY="8", TRACK="tensorboard,wandb",
+                           WANDB_RUN_ID="exp",
                            PROCESS_IDS=str(self.folder / "ids"),
                            KILL_ONCE=str(self.folder / "killed"),
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"))
@@ -100,12 +104,11 @@ class Run:
         return os.readlink(self.folder / "snapshots" / "best")
 
     def log(self, rank=0):
-        """All lines but for the time at which they were written."""
+        """All lines but for when they were written and where the time of a step went."""
         path = self.folder / "metrics" / f"rank_{rank}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for line in lines:
-            del line["time"]
-        return lines
+        return [{name: value for name, value in line.items() if not name.startswith("time")}
+                for line in lines]
 
     def lines(self):
         try:
@@ -133,6 +136,7 @@ def compare(name, run, undisturbed):
             if mine != theirs:
                 fail(f"the log has {mine}, the undisturbed run's {theirs}")
         fail(f"the log has {len(run.log())} lines, not {len(undisturbed.log())}")
+    check_other_curves(run.folder, "exp", run.log())
 
 
 def check_the_loop_was_found(name, run, settings):

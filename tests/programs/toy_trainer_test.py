@@ -4,6 +4,7 @@ toy_trainer_test.py TOY_TRAINER LOCKSTEP [--all], in a Python that has torch. Wi
 that take longest are left out.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -16,6 +17,9 @@ import unittest
 
 import torch
 import torch.distributed as dist
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "track"))
+import run_files  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TOY_TRAINER = os.path.abspath(sys.argv.pop(1))
@@ -143,6 +147,16 @@ class ToyTrainer(unittest.TestCase):
                                  [str(epoch) for epoch in range(4, 10)])
                 self.assertEqual((at_once / "snapshot.pt").read_bytes(),
                                  (in_two / "snapshot.pt").read_bytes())
+
+    def test_curves_go_on_with_the_snapshot(self):
+        for epochs in ("2", "4"):
+            self.run_toy(self.folder, epochs, "--ranks", "2", "--track", "tensorboard,wandb")
+        for rank in range(2):
+            lines = (self.folder / "toy_run" / "metrics" / f"rank_{rank}.jsonl").read_text()
+            steps = [json.loads(line)["step"] for line in lines.splitlines()]
+            self.assertEqual(steps, list(range(10, 121, 10)))
+        log = [json.loads(line) for line in lines.splitlines()]
+        run_files.check_other_curves(self.folder / "toy_run", "toy_run", log)
 
     def test_a_finished_run_is_not_repeated(self):
         self.run_toy(self.folder, "3")

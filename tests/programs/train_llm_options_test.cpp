@@ -114,6 +114,13 @@ TEST(TrainLlmOptions, without_data_and_model_the_embedded_ones_have_their_own_de
   EXPECT_FALSE(parse_command_line({"--model", "tiny"}).embedded);
 }
 
+TEST(TrainLlmOptions, ways_to_track_a_run_are_a_list) {
+  EXPECT_EQ(parse({"-d", "x", "--track", "tensorboard,wandb"}).track, "tensorboard,wandb");
+  EXPECT_EQ(refusal({"--track", "jsonl,csv"}),
+            "--track is jsonl,csv: 'csv' is no way to track a run; there are jsonl, tensorboard, "
+            "wandb");
+}
+
 TEST(TrainLlmOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_EQ(refusal({"--lr", "fast"}),
             "--lr is \"fast\"; it must be a number of at least 0 and at most 1000000");

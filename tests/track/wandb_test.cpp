@@ -140,6 +140,17 @@ TEST(WandbSink, what_the_one_before_did_not_come_to_write_is_taken_from_the_metr
             (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {1, 2}, {2, 3}}));
 }
 
+TEST(WandbSink, rows_of_a_run_that_begins_anew_are_put_aside) {
+  const TemporaryFolder folder;
+  const std::string directory = folder / "run";
+  { Tracker(with_wandb(directory)).metrics(1, {{"loss", 1}}); }
+  std::filesystem::remove(directory + "/metrics/rank_0.jsonl");
+  TrackerOptions options = with_wandb(directory);
+  options.place = TrackPlace{};
+  { Tracker(options).metrics(1, {{"loss", 2}}); }
+  EXPECT_EQ(rows_below(directory).size(), 1u);
+}
+
 TEST(WandbSink, resume_must_and_never_are_obeyed_and_do_not_stop_the_run) {
   const TemporaryFolder folder;
   std::vector<std::string> lines;

@@ -7,12 +7,10 @@
 #include "lockstep/error.h"
 #include "lockstep/metric_watch.h"
 #include "tests/core/temporary_folder.h"
-#include "train/metrics_log.h"
 #include "train/run_curves.h"
 
 using lockstep::InvalidArgument;
 using lockstep::MetricMode;
-using lockstep::MetricsLog;
 using lockstep::MetricWatch;
 using lockstep::RunCurves;
 using lockstep::RunEvent;
@@ -65,39 +63,6 @@ TEST(MetricWatch, refuses_what_makes_no_sense) {
   EXPECT_THROW(MetricWatch({.patience = 0}), InvalidArgument);
 }
 
-TEST(MetricsLog, a_resumed_run_overwrites_what_came_after_its_snapshot) {
-  const lockstep::testing::TemporaryFolder folder;
-  const std::string path = folder / "metrics/rank_0.jsonl";
-  {
-    MetricsLog log(path);
-    log.append(1, {{"loss", 0.5}});
-    log.append(2, {{"loss", 0.25}});
-    log.append(3, {{"loss", 0.125}});
-    EXPECT_EQ(log.lines(), 3);
-  }
-  std::ofstream(path, std::ios::app) << R"({"step": 4, "lo)";  // a crash
-  MetricsLog log(path);
-  log.keep(2, 2);
-  log.append(3, {{"loss", 0.0625}});
-  std::istringstream lines(read_text(path));
-  std::vector<nlohmann::json> values;
-  for (std::string line; std::getline(lines, line);) values.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(values.size(), 3u);
-  EXPECT_EQ(values[1]["step"], 2);
-  EXPECT_EQ(values[2]["loss"], 0.0625);
-  EXPECT_TRUE(values[2].contains("time"));
-}
-
-TEST(MetricsLog, numbers_keep_all_their_bits) {
-  const lockstep::testing::TemporaryFolder folder;
-  const std::string path = folder / "m.jsonl";
-  const double value = 0.1 + 0.2;
-  MetricsLog(path).append(1, {{"a", value}, {"b", NAN}});
-  const auto line = nlohmann::json::parse(read_text(path));
-  EXPECT_EQ(line["a"].get<double>(), value);
-  EXPECT_TRUE(line["b"].is_null());
-}
-
 namespace {
 
 RunCurves curves_of(const std::string& directory, int slot, bool all_slots = false) {
@@ -118,6 +83,7 @@ RunJournal journal_up_to(std::int64_t last) {
 
 void tell(RunCurves& curves, const RunJournal& journal) {
   for (const RunEvent& event : journal.events()) curves.append(event.step, event.log);
+  curves.flush();
 }
 
 std::vector<std::int64_t> steps_in(const std::string& path) {
@@ -136,32 +102,34 @@ using Steps = std::vector<std::int64_t>;
 TEST(RunCurves, whoever_becomes_rank_0_writes_what_the_one_before_has_missed) {
   const lockstep::testing::TemporaryFolder folder;
   RunCurves before = curves_of(folder / "run", 0);
-  before.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  before.begin(/*is_main=*/true, /*step=*/0, /*continues=*/false);
   tell(before, journal_up_to(2));
 
   RunCurves after = curves_of(folder / "run", 1);
-  after.begin(/*is_main=*/false, /*keep_earlier=*/true);
+  after.begin(/*is_main=*/false, /*step=*/0, /*continues=*/false);
   after.append(3, {{"loss", 0.0}});  // not its file
   after.follow(/*is_main=*/true, {.lines = 4, .step = 4}, journal_up_to(4));
   after.append(5, {{"loss", 0.0}});
+  after.flush();
   EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3, 4, 5}));
 }
 
 TEST(RunCurves, whoever_becomes_rank_0_drops_a_line_of_a_step_that_only_the_dead_has_done) {
   const lockstep::testing::TemporaryFolder folder;
   RunCurves before = curves_of(folder / "run", 0);
-  before.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  before.begin(/*is_main=*/true, /*step=*/0, /*continues=*/false);
   tell(before, journal_up_to(4));
 
   RunCurves after = curves_of(folder / "run", 1);
   after.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
+  after.flush();
   EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
 }
 
 TEST(RunCurves, a_process_that_is_rank_0_no_more_leaves_the_curves_alone_and_keeps_its_own) {
   const lockstep::testing::TemporaryFolder folder;
   RunCurves second = curves_of(folder / "run", 1, /*all_slots=*/true);
-  second.begin(/*is_main=*/false, /*keep_earlier=*/true);
+  second.begin(/*is_main=*/false, /*step=*/0, /*continues=*/false);
   second.append(1, {{"loss", 0.0}});
   second.follow(/*is_main=*/true, {.lines = 1, .step = 1}, journal_up_to(1));
   second.append(2, {{"loss", 0.0}});
@@ -170,6 +138,8 @@ TEST(RunCurves, a_process_that_is_rank_0_no_more_leaves_the_curves_alone_and_kee
   second.append(3, {{"loss", 0.0}});
   RunCurves first = curves_of(folder / "run", 0, /*all_slots=*/true);
   first.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
+  first.flush();
+  second.flush();
   EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
   EXPECT_EQ(steps_in(folder / "run/metrics/rank_1.jsonl"), (Steps{1, 2, 3}));
 }
@@ -177,9 +147,53 @@ TEST(RunCurves, a_process_that_is_rank_0_no_more_leaves_the_curves_alone_and_kee
 TEST(RunCurves, what_stays_rank_0_is_not_disturbed) {
   const lockstep::testing::TemporaryFolder folder;
   RunCurves curves = curves_of(folder / "run", 0);
-  curves.begin(/*is_main=*/true, /*keep_earlier=*/true);
+  curves.begin(/*is_main=*/true, /*step=*/0, /*continues=*/false);
   tell(curves, journal_up_to(3));
   curves.stand_back(/*is_main=*/true);
   curves.follow(/*is_main=*/true, {.lines = 3, .step = 3}, journal_up_to(3));
   EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3}));
+}
+
+TEST(RunCurves, a_process_that_died_may_take_many_lines_with_it) {
+  const lockstep::testing::TemporaryFolder folder;
+  {
+    RunCurves before = curves_of(folder / "run", 0);
+    before.begin(/*is_main=*/true, /*step=*/0, /*continues=*/false);
+    before.append(1, {{"loss", 1.0}, {"time/total", 3.0}});
+  }
+  RunCurves after = curves_of(folder / "run", 1);
+  after.follow(/*is_main=*/true, {.lines = 40, .step = 40}, journal_up_to(40));
+  after.flush();
+  Steps all;
+  for (std::int64_t step = 1; step <= 40; ++step) all.push_back(step);
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), all);
+}
+
+TEST(RunCurves, a_step_may_have_two_lines) {
+  const lockstep::testing::TemporaryFolder folder;
+  RunJournal journal = journal_up_to(2);
+  {
+    RunCurves before = curves_of(folder / "run", 0);
+    before.begin(/*is_main=*/true, /*step=*/0, /*continues=*/false);
+    tell(before, journal);
+  }
+  journal.add({.kind = RunEvent::Kind::evaluation, .step = 2, .log = {{"eval/loss", 0.5}}});
+  RunCurves after = curves_of(folder / "run", 1);
+  after.follow(/*is_main=*/true, {.lines = 3, .step = 2}, journal);
+  after.flush();
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 2}));
+}
+
+TEST(RunCurves, a_program_that_saves_by_itself_goes_on_with_its_curves) {
+  const lockstep::testing::TemporaryFolder folder;
+  {
+    RunCurves before = curves_of(folder / "run", 0);
+    before.begin(/*is_main=*/true, /*step=*/0, /*continues=*/true);
+    tell(before, journal_up_to(5));
+  }
+  RunCurves after = curves_of(folder / "run", 0);
+  EXPECT_EQ(after.begin(/*is_main=*/true, /*step=*/3, /*continues=*/true), 3);
+  after.append(4, {{"loss", 0.0}});
+  after.flush();
+  EXPECT_EQ(steps_in(folder / "run/metrics/rank_0.jsonl"), (Steps{1, 2, 3, 4}));
 }

@@ -192,6 +192,12 @@ lockstep::World make_world() {
   return world;
 }
 
+lockstep::TrackingOptions tracking() {
+  lockstep::TrackingOptions tracking;
+  lockstep::choose_sinks(tracking, setting("TRACK", ""));
+  return tracking;
+}
+
 lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
   return {.steps = number("STEPS", 30),
           .optimizer = lockstep::AdamWOptions{.lr = 0.01},
@@ -210,6 +216,7 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
                         .per_node = number("PER_NODE", 0) != 0},
           .log_every = 1,
           .log_all_ranks = number("LOG_ALL_RANKS", 0) != 0,
+          .tracking = tracking(),
           .progress = number("PROGRESS", 0) != 0,
           .callbacks = {killer}};
 }

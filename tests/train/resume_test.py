@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "track"))
+from run_files import check_other_curves  # noqa: E402
+
 STEPS = 30
 # 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
 STEPS_PER_EPOCH = {1: 23, 2: 12, 3: 8, 4: 6}
@@ -29,7 +32,8 @@ class Run:
     def start(self, ranks=None, **settings):
         """Returns the launcher's exit code."""
         environment = dict(os.environ, DIRECTORY=str(self.folder), STEPS=str(self.steps),
-                           OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1",
+                           OMP_NUM_THREADS="1", LOCKSTEP_QUIET="1", TRACK="tensorboard,wandb",
+                           WANDB_RUN_ID="exp",
                            **{name: str(value) for name, value in settings.items()})
         command = [self.arguments.lockstep, "run", "--quiet", "--recovery", "restart",
                    "--nproc-per-node",
@@ -53,12 +57,11 @@ class Run:
         return os.readlink(self.folder / "snapshots" / "best")
 
     def log(self):
-        """All lines but for the time at which they were written."""
+        """All lines but for when they were written and where the time of a step went."""
         text = (self.folder / "metrics" / "rank_0.jsonl").read_text()
         lines = [json.loads(line) for line in text.splitlines()]
-        for line in lines:
-            del line["time"]
-        return lines
+        return [{name: value for name, value in line.items() if not name.startswith("time")}
+                for line in lines]
 
     def expect_resumed(self, name, step):
         found = re.findall(r"goes on from step (\d+)", self.output) or ["0"]
@@ -81,6 +84,7 @@ def compare(name, run, undisturbed):
             if mine != theirs:
                 raise SystemExit(f"{name}: the log has {mine}, the undisturbed run's {theirs}")
         raise SystemExit(f"{name}: the log has {len(run.log())} lines, not {len(undisturbed.log())}")
+    check_other_curves(run.folder, "exp", run.log())
     print(f"{name}: equal", flush=True)
 
 

@@ -119,6 +119,11 @@ RANKS_TEST(TrainerReports, every_rank_can_have_a_log_with_values_of_its_own, 2) 
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[1].at("step"), 4);
   EXPECT_EQ(lines[1].at("twice"), 8.0);
+  EXPECT_GT(lines[1].at("time/total").get<double>(), 0);
+  const auto records = lines_of(concat(folder, "/records/rank_", world.rank(), ".jsonl"));
+  EXPECT_EQ(records.front().at("kind"), "start");
+  EXPECT_EQ(records.front().at("config").at("trainer").at("world_size"), 2);
+  EXPECT_EQ(records.back().at("kind"), "end");
   world.barrier();  // the folder is rank 0's
 }
 
