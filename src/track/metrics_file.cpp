@@ -57,12 +57,20 @@ std::optional<MetricLine> parse_metric_line(std::string_view line) {
   return found;
 }
 
+// Written piece by piece: it is done for every step of some runs.
 std::string metric_line(const MetricLine& line) {
-  nlohmann::ordered_json text = {{"step", line.step}, {"time", line.time}};
+  const auto text_of = [](const json& value) {
+    return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+  std::string text = "{\"step\":" + std::to_string(line.step) + ",\"time\":" + text_of(line.time);
   for (const auto& [name, value] : line.values.items()) {
-    if (name != "step" && name != "time") text[name] = value;
+    if (name == "step" || name == "time") continue;
+    text += ',';
+    text += text_of(name);
+    text += ':';
+    text += text_of(value);
   }
-  return text.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text + "}";
 }
 
 MetricsContent parse_metrics(std::string_view text) {

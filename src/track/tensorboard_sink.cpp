@@ -144,14 +144,16 @@ void TensorboardSink::write_again() {
 }
 
 void TensorboardSink::write_metrics(double time, std::int64_t step, const json& values) {
+  ProtoMessage summary;
   for (const auto& [name, number] : values.items()) {
     if (!number.is_number()) continue;
     // In single precision, as PyTorch's own writer does it. Newer forms have double precision, but
     // TensorBoard's loader for programs neither finds them as scalars nor takes them back.
-    ProtoMessage scalar;
-    scalar.text(value_field::kTag, name).real32(value_field::kSimple, number.get<float>());
-    value(time, step, scalar);
+    summary.message(1, ProtoMessage()
+                           .text(value_field::kTag, name)
+                           .real32(value_field::kSimple, number.get<float>()));
   }
+  if (!summary.bytes().empty()) event(time, step, event_field::kSummary, summary);
 }
 
 void TensorboardSink::write(const TrackRecord& record) {

@@ -15,6 +15,14 @@
 
 namespace lockstep {
 
+namespace {
+
+// Waking the thread for each record would let it take the processor away from the step that has
+// just told one: on a machine with more work than cores that costs more than all the writing.
+constexpr std::chrono::milliseconds kWriteEvery{50};
+
+}  // namespace
+
 double seconds_since_1970() {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return now.count();
@@ -54,6 +62,7 @@ class Tracker::Impl {
   std::uint64_t dropped_ = 0;
   bool told_drops_ = false;
   std::int64_t next_row_ = 0;
+  bool hurries_ = false;  // somebody waits, or the queue fills
   bool ending_ = false, ended_ = false;
   std::optional<bool> succeeded_;
   std::atomic<bool> abandoned_ = false;  // the thread
@@ -120,7 +129,8 @@ void Tracker::Impl::push(TrackRecord record) {
       tell = !std::exchange(told_drops_, true);
     } else {
       if (record.kind == TrackRecord::Kind::metrics) record.row = next_row_++;
-      wake = queue_.empty();
+      wake = queue_.size() == options_.queue_limit / 2;
+      hurries_ = hurries_ || wake;
       queue_.push_back(std::move(record));
       ++pushed_;
     }
@@ -141,7 +151,9 @@ void Tracker::Impl::run() {
     std::uint64_t dropped = 0;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return !queue_.empty() || ending_; });
+      wake_.wait_for(lock, kWriteEvery, [this] { return hurries_ || ending_; });
+      hurries_ = false;
+      if (queue_.empty() && !ending_) continue;
       batch.swap(queue_);
       dropped = dropped_;
       last = ending_ && batch.empty();
@@ -177,6 +189,8 @@ void Tracker::Impl::run() {
 bool Tracker::Impl::wait_until_written() {
   std::unique_lock lock(mutex_);
   const std::uint64_t goal = pushed_;
+  hurries_ = true;
+  wake_.notify_one();
   return written_.wait_for(lock, options_.patience, [&] { return done_ >= goal || ended_; });
 }
 

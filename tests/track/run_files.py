@@ -47,10 +47,9 @@ def tensorboard_scalars(folder, tag):
             step = first(event, 2, 0)
             if first(event, 7) is not None:
                 points = [point for point in points if point[0] < step]
-            summary = first(event, 5)
-            value = summary is not None and first(summary, 1)
-            if value and first(value, 1) == tag.encode():
-                points.append((step, struct.unpack("<f", first(value, 2))[0]))
+            for _, value in fields_of(first(event, 5, b"")):
+                if first(value, 1) == tag.encode():
+                    points.append((step, struct.unpack("<f", first(value, 2))[0]))
     return points
 
 
