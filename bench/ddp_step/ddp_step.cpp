@@ -90,7 +90,7 @@ void measure(lockstep::World& world, const Options& options, const std::string& 
 
 void run(const Options& options) {
   at::set_num_threads(1);
-  lockstep::World world = lockstep::init({.backend = "gloo", .device = "cpu"});
+  lockstep::World world = lockstep::init({.device = "cpu"});
   torch::manual_seed(world.rank());
 
   {

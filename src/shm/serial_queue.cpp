@@ -56,14 +56,14 @@ bool SerialQueue::on_own_thread() const {
 }
 
 void SerialQueue::post(Task task) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->tasks.push_back(std::move(task));
-    if (!state_->thread.joinable()) {
-      state_->thread = std::thread([state = state_] { state->run_tasks(); });
-    }
+  // Of its own: the task may end the queue before this function has returned.
+  const std::shared_ptr<State> state = state_;
+  const std::lock_guard lock(state->mutex);
+  state->tasks.push_back(std::move(task));
+  if (!state->thread.joinable()) {
+    state->thread = std::thread([state] { state->run_tasks(); });
   }
-  state_->changed.notify_all();
+  state->changed.notify_all();
 }
 
 void SerialQueue::run_here(const Task& task) {

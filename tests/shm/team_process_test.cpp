@@ -76,6 +76,7 @@ double release_time(const Call& call) {
       std::make_shared<const SharedSegment>(SharedSegment::create(ShmTeam::bytes_needed(kRanks)));
   const SharedSegment memory = SharedSegment::create(sizeof(Notes));
   auto& notes = *reinterpret_cast<Notes*>(memory.data());
+  std::fflush(stdout);  // so that the processes have nothing of it to write again
   std::vector<pid_t> pids;
   for (int rank = 0; rank < kRanks; ++rank) {
     const pid_t pid = fork();
