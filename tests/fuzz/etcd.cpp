@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "etcd/base64.h"
@@ -39,6 +40,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   attempt([&] { lockstep::read_granted_lease(response.body()); });
   attempt([&] { lockstep::read_kept_lease(response.body()); });
   attempt([&] { lockstep::read_txn(response.body()); });
+  attempt([&] {
+    const std::string token = lockstep::read_token(response.body());
+    if (token.find_first_of("\r\n ") != std::string::npos) __builtin_trap();
+  });
   lockstep::read_error(response.status(), response.body());
   const auto bytes = lockstep::from_base64(response.body());
   if (bytes && lockstep::to_base64(*bytes) != response.body()) __builtin_trap();
