@@ -185,6 +185,8 @@ TEST(Tracker, a_folder_that_cannot_be_made_does_not_stop_a_run) {
 
 // A pipe that nobody reads is a disk that does not answer.
 TEST(Tracker, a_disk_that_hangs_costs_records_and_no_time) {
+  // The thread that is left behind may still write when the pipe is closed.
+  std::signal(SIGPIPE, SIG_IGN);
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "run/metrics");
   const std::string path = folder / "run/metrics/rank_0.jsonl";
@@ -206,10 +208,6 @@ TEST(Tracker, a_disk_that_hangs_costs_records_and_no_time) {
   ASSERT_EQ(reports.lines.size(), 2u);
   EXPECT_NE(reports.lines[0].find("more are dropped"), std::string::npos) << reports.lines[0];
   EXPECT_NE(reports.lines[1].find("does not answer"), std::string::npos) << reports.lines[1];
-  // The thread that was left behind ends once somebody reads.
-  std::string bytes(1 << 20, '\0');
-  while (::read(reader.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(65536)) {
-  }
 }
 
 TEST(TrackingOptions, a_list_names_the_sinks) {
