@@ -1,6 +1,6 @@
 // Writes a run for tools_test.py to read: track_job FOLDER RANK FIRST LAST [KEEP]
 // Steps FIRST to LAST; with KEEP the run goes on after that step. One line and more every step.
-#include <cstdio>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
     const long keep = std::atol(argv[5]);
     options.place = {.lines = keep, .step = keep};
   }
+  options.patience = std::chrono::minutes(1);
   Tracker tracker(options);
   for (long step = first; step <= last; ++step) {
     tracker.metrics(step, {{"loss", 1.0 / static_cast<double>(step)}, {"opt/lr", 0.25}});

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -28,6 +29,8 @@ using nlohmann::json;
 namespace {
 
 using Steps = std::vector<std::int64_t>;
+
+constexpr std::chrono::milliseconds kPatience{60'000};  // of a machine that is slow
 
 Steps steps_of_file(const std::string& path) {
   Steps steps;
@@ -60,7 +63,8 @@ TEST(Tracker, all_kinds_of_records_come_to_the_files_of_the_rank) {
   {
     Tracker tracker({.directory = folder / "run",
                      .rank = 3,
-                     .tracking = {.config = {{"lr", 0.1}, {"model", {{"layers", 2}}}}}});
+                     .tracking = {.config = {{"lr", 0.1}, {"model", {{"layers", 2}}}}},
+                     .patience = kPatience});
     tracker.metrics(10, {{"loss", 2.5}, {"step", 99}});
     tracker.event("snapshot", {{"step", 10}});
     tracker.text(10, "sample", "once upon\na time");
@@ -87,7 +91,7 @@ TEST(Tracker, all_kinds_of_records_come_to_the_files_of_the_rank) {
 TEST(Tracker, records_of_many_threads_are_all_written_each_on_a_line) {
   const TemporaryFolder folder;
   {
-    Tracker tracker({.directory = folder / "run"});
+    Tracker tracker({.directory = folder / "run", .patience = kPatience});
     std::vector<std::thread> threads;
     for (int thread = 0; thread < 4; ++thread) {
       threads.emplace_back([&tracker, thread] {
@@ -105,7 +109,9 @@ TEST(Tracker, a_killed_process_leaves_all_that_was_flushed) {
   const std::string directory = folder / "run";
   const pid_t child = ::fork();
   if (child == 0) {
-    Tracker tracker({.directory = directory, .tracking = {.tensorboard = true, .wandb = true}});
+    Tracker tracker({.directory = directory,
+                     .tracking = {.tensorboard = true, .wandb = true},
+                     .patience = kPatience});
     for (int step = 1; step <= 100; ++step) tracker.metrics(step, {{"loss", 1.0}});
     tracker.flush();
     ::kill(::getpid(), SIGKILL);
@@ -120,10 +126,12 @@ TEST(Tracker, a_run_that_goes_on_has_each_step_once) {
   const TemporaryFolder folder;
   const std::string path = folder / "run/metrics/rank_0.jsonl";
   {
-    Tracker tracker({.directory = folder / "run"});
+    Tracker tracker({.directory = folder / "run", .patience = kPatience});
     for (int step = 1; step <= 8; ++step) tracker.metrics(step, {{"loss", step}});
   }
-  Tracker tracker({.directory = folder / "run", .place = TrackPlace{.lines = 5, .step = 5}});
+  Tracker tracker({.directory = folder / "run",
+                   .place = TrackPlace{.lines = 5, .step = 5},
+                   .patience = kPatience});
   ASSERT_EQ(tracker.tail().size(), 5u);
   EXPECT_EQ(tracker.tail().back().step, 5);
   for (int step = 6; step <= 9; ++step) tracker.metrics(step, {{"loss", -step}});
@@ -144,6 +152,7 @@ TEST(Tracker, a_full_disk_is_reported_once_and_the_run_goes_on) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
   {
     Tracker tracker({.directory = folder / "run",
+                     .patience = kPatience,
                      .retry_after = std::chrono::milliseconds(1),
                      .report = reports.listener()});
     for (int step = 1; step <= 200; ++step) {
@@ -176,7 +185,8 @@ TEST(Tracker, a_folder_that_cannot_be_made_does_not_stop_a_run) {
   std::ofstream(folder / "file") << "in the way";
   Reports reports;
   {
-    Tracker tracker({.directory = folder / "file", .report = reports.listener()});
+    Tracker tracker(
+        {.directory = folder / "file", .patience = kPatience, .report = reports.listener()});
     for (int step = 1; step <= 10; ++step) tracker.metrics(step, {{"loss", 1}});
     EXPECT_TRUE(tracker.flush());
   }

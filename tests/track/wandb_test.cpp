@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -34,7 +35,9 @@ std::vector<std::pair<std::int64_t, std::int64_t>> rows_below(const std::string&
 }
 
 TrackerOptions with_wandb(const std::string& directory, WandbOptions options = {}) {
-  return {.directory = directory, .tracking = {.wandb = true, .wandb_options = options}};
+  return {.directory = directory,
+          .tracking = {.wandb = true, .wandb_options = options},
+          .patience = std::chrono::minutes(1)};
 }
 
 }  // namespace
