@@ -128,7 +128,8 @@ int cluster_run(LaunchCommand command, const std::vector<std::string>& arguments
   plan.options.notices.insert(
       plan.options.notices.begin(),
       concat(nodes, nodes == 1 ? " node: " : " nodes: ", list_hosts(found->hosts), " (",
-             found->source, "), started with ", to_string(plan.starter)));
+             found->source, "), started ",
+             plan.is_all_here() ? "here" : concat("with ", to_string(plan.starter))));
   return run_head(plan);
 }
 

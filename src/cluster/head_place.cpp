@@ -20,18 +20,13 @@ void add_once(std::vector<std::string>& list, const std::string& item) {
   if (std::ranges::find(list, item) == list.end()) list.push_back(item);
 }
 
-bool all_are_here(const HeadPlan& plan) {
-  return std::ranges::all_of(
-      plan.nodes, [](const HeadNode& each) { return each.starter.kind == StarterKind::local; });
-}
-
 // What --rdzv-endpoint stands for, as far as it is here. A machine's own name often stands for
 // loopback on that machine, where nobody else comes.
 std::vector<std::string> named_addresses(const HeadPlan& plan, const LocalMachine& machine) {
   std::vector<std::string> addresses;
   if (plan.listen_host.empty()) return addresses;
   for (const IpAddress& each : resolve(plan.listen_host)) {
-    const bool is_use = !each.is_loopback() || all_are_here(plan);
+    const bool is_use = !each.is_loopback() || plan.is_all_here();
     if (is_use && machine.has(each)) add_once(addresses, each.to_string());
   }
   return addresses;
@@ -76,7 +71,7 @@ std::vector<std::string> told_to(const HeadNode& node, const HeadPlan& plan,
 
 HeadPlace find_head_place(const HeadPlan& plan, const LocalMachine& machine) {
   std::vector<std::string> chosen = named_addresses(plan, machine);
-  if (chosen.empty() && all_are_here(plan)) chosen = {kLoopback};
+  if (chosen.empty() && plan.is_all_here()) chosen = {kLoopback};
   HeadPlace place{.told = {}, .own = chosen};
   for (const HeadNode& node : plan.nodes) {
     place.told.push_back(chosen.empty() ? told_to(node, plan, machine) : chosen);

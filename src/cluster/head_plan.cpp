@@ -107,6 +107,11 @@ std::optional<std::string> workers_of(const RunOptions& options, const Host& hos
 
 }  // namespace
 
+bool HeadPlan::is_all_here() const {
+  return std::ranges::all_of(
+      nodes, [](const HeadNode& each) { return each.starter.kind == StarterKind::local; });
+}
+
 HeadPlan plan_head(const HeadRequest& request, const Environment& environment) {
   HeadPlan plan{.options = request.options,
                 .environment = environment,

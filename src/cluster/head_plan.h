@@ -32,6 +32,8 @@ struct HeadPlan {
   int listen_port = 0;      // 0: a free one
   StarterKind starter = StarterKind::ssh;
   std::vector<HeadNode> nodes;
+
+  bool is_all_here() const;
 };
 
 struct HeadRequest {
