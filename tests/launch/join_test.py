@@ -8,12 +8,11 @@ import pathlib
 import stat
 import subprocess
 import sys
-import tempfile
 import textwrap
 import unittest
 
 from launcher import Job, set_launcher
-from network import Network, ip
+from network import NetworkCase, ip
 
 LOCKSTEP, FAKE_CLOCK = sys.argv.pop(1), sys.argv.pop(1)
 set_launcher(LOCKSTEP)
@@ -35,25 +34,13 @@ def listening(network, node):
     return {each for each in found if not each[0].startswith("127.")}
 
 
-class JoinTest(unittest.TestCase):
+class JoinTest(NetworkCase):
     nodes = 2
-    networks = 1
-
-    @classmethod
-    def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
-        cls.network = Network(cls.nodes, cls.networks)
-        cls.addClassCleanup(cls.network.close)
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.secret = self.file("job.secret", "0123456789abcdef0123456789abcdef\n")
         self.worker = self.file("worker.sh", "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR\n")
-        self.jobs = []
-        self.addCleanup(lambda: [job.kill() for job in self.jobs])
 
     def file(self, name, text):
         path = self.folder / name
