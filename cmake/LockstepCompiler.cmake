@@ -7,11 +7,13 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER "${LOCKSTEP_CCACHE}")
-  # Without these ccache refuses to cache whatever uses a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+  # A second clone, wherever it lies, finds what the first one compiled: paths count from the
+  # source folder. Without the sloppiness ccache refuses whatever uses a precompiled header.
+  set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+      "CCACHE_BASEDIR=${CMAKE_CURRENT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
       "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
       "${LOCKSTEP_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_C_COMPILER_LAUNCHER}")
 endif()
 
 find_package(Threads REQUIRED)
