@@ -1,7 +1,11 @@
 // The command `lockstep`.
+#include <unistd.h>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -26,7 +30,7 @@ using lockstep::InvalidArgument;
 using lockstep::JobKind;
 using lockstep::LaunchCommand;
 
-constexpr std::array<lockstep::Entry, 11> kCommands{{
+constexpr std::array<lockstep::Entry, 12> kCommands{{
     {"run", "start the workers of a job, as torchrun does"},
     {"launch", "the same with the manners of torch.distributed.launch"},
     {"stack", "show where every rank of a running job stands"},
@@ -34,6 +38,7 @@ constexpr std::array<lockstep::Entry, 11> kCommands{{
     {"qsub", "the same for PBS and Torque"},
     {"manifest", "print a Kubernetes JobSet for a job"},
     {"doctor", "say what would go wrong with a job here, and the cure"},
+    {"board", "show runs as a page in a browser: curves, ranks, events, logs"},
     {"snapshot", "list, inspect, verify, convert and compare snapshots and .pt files"},
     {"completion", "print the completions for bash, zsh or fish"},
     {"man", "print the manual page"},
@@ -48,6 +53,21 @@ std::string usage() {
     text += lockstep::concat("  ", name, command.text, "\n");
   }
   return text + "\n`lockstep run --help` lists all options.\n";
+}
+
+// The page is a program of its own beside this one: its HTTP library would make every start of the
+// launcher slower. Returns only where that cannot be started.
+int start_board(const std::vector<std::string>& arguments) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string program = (self.parent_path() / "lockstep-board").string();
+  std::vector<char*> words{const_cast<char*>(program.c_str())};
+  for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execv(program.c_str(), words.data());
+  throw lockstep::SystemError(lockstep::concat(
+      "cannot start ", program, " (", std::strerror(errno), "): this lockstep was built without ",
+      "the board; install libcpp-httplib-dev and libjs-dygraphs, and build it again"));
 }
 
 int dispatch(const std::string& command, const std::vector<std::string>& arguments) {
@@ -67,6 +87,7 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   for (const JobKind kind : {JobKind::sbatch, JobKind::qsub, JobKind::manifest}) {
     if (command == to_string(kind)) return lockstep::job_command(kind, arguments, std::cout);
   }
+  if (command == "board") return start_board(arguments);
   if (command == "snapshot") return lockstep::snapshot_command(arguments, std::cout);
   if (command == "completion") {
     if (arguments.size() != 1)
