@@ -61,3 +61,4 @@ class Board:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.kill()
+        self.process.stdout.close()

@@ -3,6 +3,9 @@ import { axis, clock, number } from "./format.js";
 import { colour, h, replace } from "./dom.js";
 import { saveCsv, savePng, saveSvg } from "./export.js";
 
+// Legend and labels are ours: the library's own set styles as attributes, which the policy of this page refuses.
+Dygraph.PLUGINS = [Dygraph.Plugins.Grid, Dygraph.Plugins.Axes];
+
 /** Exponential smoothing as TensorBoard has it, without its bias at the beginning. */
 export function smooth(values, weight) {
   if (!weight) return values;
@@ -55,6 +58,7 @@ export class Chart {
       labels: ["x", ...this.series.map((each) => each.label)],
       colors: this.series.map((each) => each.colour),
       logscale: options.log,
+      valueRange: this.flatRange(),
       customBars: bands,
       gridLineColor: colour("grid"),
       axisLineColor: colour("line"),
@@ -69,9 +73,9 @@ export class Chart {
     } else {
       this.plot.replaceChildren();
       this.graph = new Dygraph(this.plot, file, {
-        ...look, legend: "never", strokeWidth: 1.6, connectSeparatedPoints: true, fillAlpha: 0.16,
+        ...look, strokeWidth: 1.6, connectSeparatedPoints: true, fillAlpha: 0.16,
         highlightCircleSize: 3, rightGap: 8, xRangePad: 4, yRangePad: 4, axisTickSize: 3, animatedZooms: false,
-        digitsAfterDecimal: 6, xlabel: undefined,
+        digitsAfterDecimal: 6,
         highlightCallback: (event, x, points, row) => this.point(x, row),
         unhighlightCallback: () => this.point(),
         zoomCallback: (from, to) => this.zoomed(from, to),
@@ -99,6 +103,23 @@ export class Chart {
     const rows = [...places.entries()].sort((a, b) => a[0] - b[0]).map(([x, row]) => [x, ...row]);
     this.data = rows;
     return rows;
+  }
+
+  // Around a curve that does not change; the last bits of its values are no drama.
+  flatRange() {
+    let low = Infinity, high = -Infinity;
+    for (const each of this.series) {
+      for (const values of [each.shown, each.min ?? [], each.max ?? []]) {
+        for (const value of values) {
+          if (value === null) continue;
+          low = Math.min(low, value);
+          high = Math.max(high, value);
+        }
+      }
+    }
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low > 1e-9 * size) return null;
+    return [low - (size || 1) / 10, high + (size || 1) / 10];
   }
 
   interaction() {

@@ -9,7 +9,11 @@ export function number(value, digits = 4) {
     const [mantissa, power] = value.toExponential(digits - 2).split("e");
     return size >= 1e5 && size < 1e15 ? compact(value) : `${Number(mantissa)}e${Number(power)}`;
   }
-  return String(Number(value.toPrecision(digits)));
+  return Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 6 });
+}
+
+export function count(value, word) {
+  return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
 export function compact(value) {
@@ -24,7 +28,7 @@ export function axis(value) {
   const size = Math.abs(value);
   if (size === 0) return "0";
   if (size >= 1e4) return compact(value);
-  if (size < 1e-3) return value.toExponential(0).replace("e-0", "e-");
+  if (size < 1e-3) return Number(value.toPrecision(3)).toExponential();
   return String(Number(value.toPrecision(4)));
 }
 
@@ -66,6 +70,11 @@ export function clock(time, precise = false) {
   const two = (n) => String(n).padStart(2, "0");
   const text = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
   return precise ? `${text}.${String(date.getMilliseconds()).padStart(3, "0")}` : text;
+}
+
+/** Day and minute. */
+export function day(time) {
+  return date(time).slice(5, 16);
 }
 
 export function date(time) {

@@ -38,7 +38,9 @@ function limits(values, mode) {
   if (mode === "share") return [0, 100];
   const low = all[Math.floor(0.02 * (all.length - 1))], high = all[Math.ceil(0.98 * (all.length - 1))];
   if (mode === "median") return [Math.min(0.5, low), Math.max(1.5, high)];
-  return high > low ? [low, high] : [low - Math.abs(low) / 2 - 1e-9, low + Math.abs(low) / 2 + 1e-9];
+  // Small differences stay calm: they must not look like trouble.
+  const middle = all[Math.floor(all.length / 2)], room = Math.abs(middle) || 1;
+  return [Math.min(low, middle - 0.15 * room), Math.max(high, middle + 0.35 * room)];
 }
 
 const MODES = [["value", "values"], ["median", "× median of ranks"], ["share", "% of the step"]];

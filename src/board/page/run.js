@@ -1,7 +1,7 @@
 // One run: its head, and its parts as tabs.
 import { get, live, throttled } from "./api.js";
 import { h, replace } from "./dom.js";
-import { date, duration, number } from "./format.js";
+import { count, day, duration, number } from "./format.js";
 import { badge, runLink } from "./runs.js";
 import { overviewTab } from "./overview.js";
 import { ranksTab } from "./heat.js";
@@ -38,14 +38,14 @@ function tiles(run) {
       part === null ? h("span", { class: "tile-note" }, `${number(run.steps_per_second, 3)} steps/s`)
         : h("span", { class: "meter" }, fill)),
     run.state === "running" && tile("time left", duration(run.seconds_left), `after ${duration(last - run.start)}`),
-    run.state !== "running" && tile("took", duration(last - run.start), date(run.start)),
+    run.state !== "running" && tile("took", duration(last - run.start), day(run.start)),
     tile(speed ?? "steps/s", number(speed ? latest[speed] : run.steps_per_second, 3), speed ? `${number(run.steps_per_second, 3)} steps/s` : null),
     loss && tile("loss", number(latest[loss]), evaluation ? `${evaluation} ${number(latest[evaluation])}` : null),
     rate && tile("learning rate", number(latest[rate], 3)),
     norm && tile("gradient norm", number(latest[norm], 3)),
     latest.mfu !== undefined && tile("MFU", `${(100 * latest.mfu).toFixed(1)} %`),
     tile("ranks", number(run.world_size), run.host || null),
-    tile("recoveries", number(run.recoveries), `${run.failures} failures, ${run.restarts} restarts`),
+    tile("recoveries", number(run.recoveries), `${count(run.failures, "failure")}, ${count(run.restarts, "restart")}`),
   ];
 }
 

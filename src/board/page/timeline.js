@@ -6,23 +6,23 @@ import { clock, date, duration, milliseconds, number } from "./format.js";
 const LANES = [
   ["failures", /^(worker_failed|failure|worker_hang|ranks_rejected|records_dropped)$/, "bad"],
   ["recoveries", /^(revoked|replaced|recovered|left_out|rejoins|restart)/, "accent"],
-  ["job", /^(job_|epoch_start|signal|warning|node_|join|leave)/, "text"],
+  ["job", /^(job_|epoch_start|signal|warning|note|join|leave)/, "text"],
   ["ranks", /^(worker_|recovers|spare_|straggler)/, "calm"],
   ["program", /./, "dim"],
 ];
-const lane = (kind) => LANES.findIndex(([, pattern]) => pattern.test(kind));
+const lane = (event) => event.from ? LANES.length - 1 : LANES.findIndex(([, pattern]) => pattern.test(event.kind));
 const LOUD = /failed|failure|hang|rejected|dropped|warning|straggler/;
 const HIDDEN = new Set(["time", "mono_ns", "kind", "host", "epoch", "slot", "event", "from"]);
 
 function said(event) {
   const text = event.text ?? event.reason ?? event.failure?.error?.message;
   if (typeof text === "string" && text) return text;
-  return Object.entries(event).filter(([name, value]) => !HIDDEN.has(name) && value !== null && typeof value !== "object")
+  return Object.entries(event).filter(([name, value]) => !HIDDEN.has(name) && value !== null && value !== "" && typeof value !== "object")
     .map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : value}`).join(", ");
 }
 
-function line(events, stories) {
-  const width = 1000, left = 84, height = 26 * LANES.length + 30;
+function line(events, stories, room) {
+  const width = Math.max(640, room - 28), left = 84, height = 26 * LANES.length + 30;
   const first = events[0].time, last = Math.max(events.at(-1).time, first + 1);
   const x = (time) => left + (time - first) / (last - first) * (width - left - 16);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "timeline", role: "img", "aria-label": "Events over time" });
@@ -38,7 +38,7 @@ function line(events, stories) {
   // Dots that would lie on each other are one.
   const taken = new Set();
   for (const event of events) {
-    const index = lane(event.kind), at = Math.round(x(event.time) / 3);
+    const index = lane(event), at = Math.round(x(event.time) / 3);
     if (taken.has(`${index} ${at}`)) continue;
     taken.add(`${index} ${at}`);
     picture.append(svg("circle", { cx: x(event.time), cy: 26 * index + 17, r: LOUD.test(event.kind) ? 5 : 3.5, fill: colour(LANES[index][2]) },
@@ -94,7 +94,7 @@ export function timelineTab({ id }) {
   async function update() {
     told = await get("events", { run: id });
     told.events = told.events.filter((event) => typeof event.kind === "string" && typeof event.time === "number");
-    replace(picture, told.events.length ? line(told.events, told.recoveries) : h("p", { class: "none" }, "No events: the run was not started by lockstep run."));
+    replace(picture, told.events.length ? line(told.events, told.recoveries, element.clientWidth) : h("p", { class: "none" }, "No events: the run was not started by lockstep run."));
     const losses = told.recoveries.filter((each) => each.done);
     replace(stories, told.recoveries.length ? h("h3", {}, `${told.recoveries.length} recover${told.recoveries.length === 1 ? "y" : "ies"}`,
       losses.length ? h("small", {}, ` ${duration(losses.reduce((sum, each) => sum + each.ms, 0) / 1000)} in all`) : null) : null,
