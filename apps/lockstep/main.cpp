@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "archive/snapshot_command.h"
+#include "board/top_command.h"
 #include "cluster/agent_command.h"
 #include "cluster/cluster_run.h"
 #include "doctor/doctor_command.h"
@@ -30,7 +31,7 @@ using lockstep::InvalidArgument;
 using lockstep::JobKind;
 using lockstep::LaunchCommand;
 
-constexpr std::array<lockstep::Entry, 12> kCommands{{
+constexpr std::array<lockstep::Entry, 13> kCommands{{
     {"run", "start the workers of a job, as torchrun does"},
     {"launch", "the same with the manners of torch.distributed.launch"},
     {"stack", "show where every rank of a running job stands"},
@@ -39,6 +40,7 @@ constexpr std::array<lockstep::Entry, 12> kCommands{{
     {"manifest", "print a Kubernetes JobSet for a job"},
     {"doctor", "say what would go wrong with a job here, and the cure"},
     {"board", "show runs as a page in a browser: curves, ranks, events, logs"},
+    {"top", "show runs at a glance in the terminal"},
     {"snapshot", "list, inspect, verify, convert and compare snapshots and .pt files"},
     {"completion", "print the completions for bash, zsh or fish"},
     {"man", "print the manual page"},
@@ -88,6 +90,7 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
     if (command == to_string(kind)) return lockstep::job_command(kind, arguments, std::cout);
   }
   if (command == "board") return start_board(arguments);
+  if (command == "top") return lockstep::top_command(arguments, std::cout);
   if (command == "snapshot") return lockstep::snapshot_command(arguments, std::cout);
   if (command == "completion") {
     if (arguments.size() != 1)

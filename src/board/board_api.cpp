@@ -1,7 +1,10 @@
 #include "board/board_api.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
+#include <functional>
 
 #include "board/bounded_json.h"
 #include "board/run_folders.h"
@@ -91,25 +94,58 @@ std::shared_ptr<BoardApi::Recent> BoardApi::recent(const std::string& key) {
   return place;
 }
 
+// Of all files that such an answer is made of: it holds as long as they do.
+std::string BoardApi::fingerprint_of(const std::string& path, const BoardQuery& query) const {
+  constexpr std::array<std::string_view, 5> kOfFiles{"/api/series", "/api/ranks", "/api/events",
+                                                     "/api/texts", "/api/system"};
+  const std::string run = parameter(query, "run");
+  if (std::ranges::find(kOfFiles, path) == kOfFiles.end()) return "";
+  std::string all;
+  for (const char* folder : {"", "metrics", "records"}) {
+    for (const FolderEntry& entry : root_.list(join_path(run, folder))) {
+      if (entry.kind != FolderEntry::Kind::file) continue;
+      all += concat(entry.name, '/', entry.bytes, '/', std::to_string(entry.changed), '\n');
+    }
+  }
+  return all;
+}
+
 BoardAnswer BoardApi::get(const std::string& path, const BoardQuery& query) {
   std::string key = path;
   for (const auto& [name, value] : query) key += concat('\n', name, '\t', value);
   const std::shared_ptr<Recent> known = recent(key);
-  const std::lock_guard lock(known->working);
-  if (known->made.time_since_epoch().count() != 0 && Clock::now() - known->made < kFresh) {
-    return known->answer;
+  std::unique_lock working(known->working, std::defer_lock);
+  std::shared_ptr<const BoardAnswer> before;
+  {
+    const std::lock_guard lock(known->holding);
+    before = known->answer;
+    if (before && (Clock::now() - known->looked < kFresh || !working.try_lock())) return *before;
   }
-  BoardAnswer fresh;
+  if (!working.owns_lock()) {
+    working.lock();
+    // Somebody else may have made it while this one waited.
+    const std::lock_guard lock(known->holding);
+    if (known->answer) return *known->answer;
+  }
+  std::string fingerprint = fingerprint_of(path, query);
+  if (before && !fingerprint.empty() && fingerprint == known->fingerprint) {
+    const std::lock_guard lock(known->holding);
+    known->looked = Clock::now();
+    return *before;
+  }
+  std::shared_ptr<const BoardAnswer> fresh;
   try {
-    fresh = answer(path, query);
+    fresh = std::make_shared<const BoardAnswer>(answer(path, query));
   } catch (const InvalidArgument& error) {
     return refusal(400, error.what());
   }
-  if (fresh.body.size() <= kMostRecentBytes) {
+  if (fresh->body.size() <= kMostRecentBytes) {
+    const std::lock_guard lock(known->holding);
     known->answer = fresh;
-    known->made = Clock::now();
+    known->fingerprint = std::move(fingerprint);
+    known->looked = Clock::now();
   }
-  return fresh;
+  return *fresh;
 }
 
 BoardAnswer BoardApi::answer(const std::string& path, const BoardQuery& query) {
@@ -173,11 +209,9 @@ std::string BoardApi::pulse(const std::string* id) {
     const auto run = index_.find(*id);
     return run ? dump_text(run->pulse()) : "";
   }
-  json all = json::array();
-  for (const std::string& each : index_.ids()) {
-    if (const auto run = index_.find(each)) all.push_back({each, run->pulse()});
-  }
-  return dump_text({{"runs", std::move(all)}});
+  // The list that everybody asks for, so that it is made once for all who wait for news.
+  const std::string list = get("/api/runs", {}).body;
+  return dump_text({{"runs", std::hash<std::string>()(list)}});
 }
 
 }  // namespace lockstep

@@ -14,7 +14,9 @@ lockstep_layer(board LIBRARIES lockstep_track lockstep::core SOURCES
   board/run_folders.cpp
   board/run_glance.cpp
   board/run_index.cpp
-  board/run_view.cpp)
+  board/run_view.cpp
+  board/top_command.cpp
+  board/top_screen.cpp)
 target_compile_options(lockstep_board PRIVATE "$<$<CONFIG:Release>:-O2>")
 
 find_path(LOCKSTEP_HTTPLIB_INCLUDE httplib.h)

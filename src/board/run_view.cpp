@@ -122,6 +122,7 @@ RecordsView& RunView::records_of(int rank) {
 void RunView::look() {
   events_.poll(root_);
   glance_at(root_, id_, glance_);
+  if (events_.job().ended && !job_.empty()) return;  // nothing changes in it any more
   const auto text = root_.read(file("job.json"), kLongestJobFile);
   auto job = text ? parse_bounded(*text) : std::nullopt;
   if (job && job->is_object()) job_ = *std::move(job);

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pathlib
+import pty
 import signal
 import socket
 import subprocess
@@ -164,6 +165,41 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(board.get("runs")["runs"], [])
                 board.process.send_signal(signal.SIGINT)
                 self.assertEqual(board.process.wait(LIMIT), 0)
+
+
+class Top(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="lsboard")
+        self.addCleanup(self.temporary.cleanup)
+        make_runs.write_metrics(pathlib.Path(self.temporary.name) / "a\x1b[2Jb", 0, 1, 40)
+
+    def test_it_prints_once_where_there_is_no_terminal(self):
+        for options in ([], ["--json"]):
+            done = subprocess.run([LOCKSTEP, "top", *options, self.temporary.name], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("\x1b", done.stdout)
+            self.assertIn("running", done.stdout)
+            self.assertIn("40", done.stdout)
+        done = subprocess.run([LOCKSTEP, "top"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+
+    def test_in_a_terminal_it_follows_and_q_ends_it(self):
+        outer, inner = pty.openpty()
+        process = subprocess.Popen([LOCKSTEP, "top", self.temporary.name], stdin=inner, stdout=inner, env={**os.environ, "TERM": "xterm"})
+        os.close(inner)
+        text = b""
+        while b"loss" not in text:
+            text += os.read(outer, 65536)
+        os.write(outer, b"jkq")
+        try:
+            while chunk := os.read(outer, 65536):
+                text += chunk
+        except OSError:
+            pass  # the other end is closed
+        self.assertEqual(process.wait(LIMIT), 0)
+        os.close(outer)
+        self.assertTrue(text.endswith(b"\x1b[?25h\x1b[?1049l"), "the terminal is not as it was")
+        self.assertIn(b"a?[2Jb", text)
 
 
 if __name__ == "__main__":
