@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 
 #include "board/bounded_json.h"
@@ -62,12 +63,20 @@ BoardAnswer refusal(int status, std::string_view why) {
   return {status, dump_text({{"error", why}})};
 }
 
+// A colour shows no more, and the map has ten thousand of them.
+double five_digits(double value) {
+  char text[32];
+  const int length = std::snprintf(text, sizeof text, "%.5g", value);
+  std::from_chars(text, text + length, value);
+  return value;
+}
+
 json to_json(const RankMap& map, const std::string& name) {
   json times = json::array(), values = json::array();
   for (const double time : map.times) times.push_back(finite(time));
   for (const auto& row : map.values) {
     json cells = json::array();
-    for (const double value : row) cells.push_back(finite(value));
+    for (const double value : row) cells.push_back(finite(five_digits(value)));
     values.push_back(std::move(cells));
   }
   return {{"name", name},
