@@ -21,20 +21,30 @@ export async function get(what, parameters = {}) {
   return answer;
 }
 
-/** Calls `changed` when a run (or any, without one) has something new. Returns how to stop. */
+const SETTLED = 1500;  // ms after which no answer is older than the news
+
+/**
+ * Calls `changed` when a run (or any, without one) has something new, and once more a moment after the last news:
+ * answers may be a little older than those. Returns how to stop.
+ */
 export function live(run, changed) {
   const state = document.getElementById("link-state");
   const source = new EventSource(run === undefined ? "/api/live" : `/api/live?${new URLSearchParams({ run })}`);
+  let again;
   source.addEventListener("change", (event) => {
     state.textContent = "live";
     state.className = "link-state on";
-    changed(JSON.parse(event.data));
+    const news = JSON.parse(event.data);
+    changed(news);
+    clearTimeout(again);
+    again = setTimeout(() => changed(news), SETTLED);
   });
   source.addEventListener("error", () => {
     state.textContent = "no connection";
     state.className = "link-state off";
   });
   return () => {
+    clearTimeout(again);
     source.close();
     state.textContent = "";
   };
