@@ -1,7 +1,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -205,6 +207,37 @@ TEST_F(Board, a_snapshot_that_lacks_something_is_marked) {
   EXPECT_EQ(by_name["step_7"]["latest"], true);
   EXPECT_NE(by_name["step_8"]["damage"], "");
   EXPECT_NE(by_name["step_9"]["damage"], "");
+}
+
+TEST_F(Board, many_ask_at_once_while_a_run_grows) {
+  put(path() / "r" / "events.jsonl", kRecovery);
+  put(path() / "r" / "metrics" / "rank_0.jsonl", "{\"step\":1,\"time\":1,\"loss\":1}\n");
+  api();
+  std::atomic<bool> done = false;
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      const std::string id = "r";
+      while (!done) {
+        for (const char* what : {"runs", "run", "events", "series", "ranks", "texts"}) {
+          // Another number of points is another answer: not all come from memory.
+          const BoardQuery query{
+              {"run", id}, {"name", "loss"}, {"points", std::to_string(10 + number)}};
+          if (api().get(std::string("/api/") + what, query).status != 200) ++refused;
+        }
+        if (api().pulse(&id).empty() || api().pulse(nullptr).empty()) ++refused;
+      }
+    });
+  }
+  for (int step = 2; step <= 200; ++step) {
+    put(path() / "r" / "metrics" / "rank_0.jsonl",
+        concat("{\"step\":", step, ",\"time\":1,\"loss\":1}\n"));
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(get("run", {{"run", "r"}, {"fresh", "1"}})["step"], 200);
 }
 
 TEST_F(Board, runs_that_nobody_looks_at_are_forgotten) {
