@@ -145,6 +145,8 @@ class Page(unittest.TestCase):
             self.assertEqual(waiting.value.suggested_filename, f"loss.{ending}")
         self.page.keyboard.press("l")
         expect(self.page.get_by_label("log", exact=True)).to_be_checked()
+        self.wait_for_charts("loss", "never", "bad")
+        self.picture("logarithmic")
 
     def test_runs_are_compared_with_what_differs_in_their_configurations(self):
         for run in ("gpt2/base", "gpt2/wide"):

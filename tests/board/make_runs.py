@@ -112,7 +112,8 @@ def write_all(folder):
     for name, scale, rate in (("gpt2/base", 1.0, 3e-4), ("gpt2/wide", 0.9, 2e-4)):
         run = folder / name
         for rank in range(2):
-            write_metrics(run, rank, 1, 1200, scale=scale)
+            # Curves with nothing above zero, or nothing at all in them.
+            write_metrics(run, rank, 1, 1200, scale=scale, more={"never": 0, "bad": None})
             write_logs(run, rank, range(1, 1201))
         write_records(run, {"max_steps": 1200, "lr": rate, "model": {"layers": 12, "width": 768 if scale == 1 else 1024}}, 1200)
         (run / "events.jsonl").write_text(beginning(2) + recovery(120, 1, 1, 479)

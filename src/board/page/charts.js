@@ -54,11 +54,12 @@ export class Chart {
     }
     const bands = this.series.some((each) => each.min);
     const file = this.rows(bands, options);
+    const valueRange = this.valueRange(options.log);
     const look = {
       labels: ["x", ...this.series.map((each) => each.label)],
       colors: this.series.map((each) => each.colour),
-      logscale: options.log,
-      valueRange: this.flatRange(),
+      logscale: this.log,
+      valueRange,
       customBars: bands,
       gridLineColor: colour("grid"),
       axisLineColor: colour("line"),
@@ -105,19 +106,32 @@ export class Chart {
     return rows;
   }
 
-  // Around a curve that does not change; the last bits of its values are no drama.
-  flatRange() {
+  // The least and the greatest value that can be shown; undefined: there is none.
+  extent(log) {
     let low = Infinity, high = -Infinity;
     for (const each of this.series) {
       for (const values of [each.shown, each.min ?? [], each.max ?? []]) {
         for (const value of values) {
-          if (value === null) continue;
+          if (!Number.isFinite(value) || (log && value <= 0)) continue;
           low = Math.min(low, value);
           high = Math.max(high, value);
         }
       }
     }
-    const size = Math.max(Math.abs(low), Math.abs(high));
+    return low <= high ? [low, high] : undefined;
+  }
+
+  // What the library shall show; null: what it finds itself. What has nothing above zero cannot be
+  // logarithmic (`this.log`), and is shown as it is.
+  valueRange(wanted) {
+    const positive = wanted ? this.extent(true) : undefined;
+    this.log = Boolean(positive);
+    // The library's own choice fails where a part without such values is looked at.
+    if (positive) return [positive[0] / 1.1, positive[1] * 1.1];
+    const extent = this.extent(false);
+    if (!extent) return [0, 1];
+    // Around a curve that does not change; the last bits of its values are no drama.
+    const [low, high] = extent, size = Math.max(Math.abs(low), Math.abs(high));
     if (high - low > 1e-9 * size) return null;
     return [low - (size || 1) / 10, high + (size || 1) / 10];
   }

@@ -24,7 +24,7 @@ function ticks(from, to, count) {
 export function figure(chart) {
   const [from, to] = chart.graph.xAxisRange();
   const [low, high] = chart.graph.yAxisRange();
-  const log = chart.options.log;
+  const log = chart.log;
   const scale = (value) => log ? Math.log10(Math.max(value, 1e-300)) : value;
   const x = (value) => LEFT + (value - from) / (to - from || 1) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM
