@@ -127,7 +127,10 @@ export class Chart {
     const positive = wanted ? this.extent(true) : undefined;
     this.log = Boolean(positive);
     // The library's own choice fails where a part without such values is looked at.
-    if (positive) return [positive[0] / 1.1, positive[1] * 1.1];
+    if (positive) {
+      const room = Math.max(1.0001, (positive[1] / positive[0]) ** 0.05);
+      return [positive[0] / room, positive[1] * room];
+    }
     const extent = this.extent(false);
     if (!extent) return [0, 1];
     // Around a curve that does not change; the last bits of its values are no drama.
