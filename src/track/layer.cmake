@@ -11,6 +11,7 @@ lockstep_layer(track LIBRARIES lockstep::core SOURCES
   track/tensorboard_sink.cpp
   track/tracker.cpp
   track/tracking_options.cpp
+  track/wandb_code.cpp
   track/wandb_file.cpp
   track/wandb_run.cpp
   track/wandb_sink.cpp)

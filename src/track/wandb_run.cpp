@@ -90,6 +90,7 @@ std::optional<WandbRun> wandb_run(const TrackerOptions& options, const Variables
   if (!wandb.resume) wandb.resume = resume_by(of("WANDB_RESUME"));
   run.folder = of("WANDB_DIR");
   fill(run.folder, options.directory);
+  if (of("WANDB_DISABLE_CODE") != "true") run.code = of("WANDB_CODE_DIR");
   switch (wandb.runs) {
     case WandbOptions::Runs::rank_0:
       if (options.rank != 0) return std::nullopt;

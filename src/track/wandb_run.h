@@ -13,6 +13,7 @@ struct WandbRun {
   std::string id;        // "<experiment>-3"
   std::string name;      // "rank-3"
   std::string folder;    // holds wandb/
+  std::string code;      // a folder whose sources are the run's; empty: none
   WandbOptions options;  // with all that was to be found out
 };
 

@@ -13,6 +13,7 @@
 
 #include "lockstep/error.h"
 #include "track/host_name.h"
+#include "track/wandb_code.h"
 #include "track/wandb_fields.h"
 #include "track/wandb_file.h"
 
@@ -152,6 +153,11 @@ void WandbSink::begin_file(bool resumed, std::int64_t last) {
       ProtoMessage().message(1, ProtoMessage().text(1, "0.31.0").text(2, "0.70.0")));
   describe_run(resumed, last + 1);
   define_metrics();
+  if (!run_.code.empty()) {
+    for (const std::string& name : code_files(run_.code)) {
+      write_file(run_.code + "/" + name, "code/" + name);
+    }
+  }
   const std::int64_t first = start_.kept - std::ssize(start_.tail);
   for (std::int64_t i = 0; i < std::ssize(start_.tail); ++i) {
     const MetricLine& line = start_.tail[static_cast<std::size_t>(i)];
@@ -235,7 +241,7 @@ void WandbSink::write(const TrackRecord& record) {
                                  .text(wandb::kOutputLine, record.text));
       break;
     case TrackRecord::Kind::file:
-      write_file(record);
+      write_file(record.text, record.name);
       break;
     case TrackRecord::Kind::event:
       break;  // it has no such thing
@@ -252,13 +258,13 @@ void WandbSink::write_stats(const TrackRecord& record) {
   put(wandb::kStats, stats);
 }
 
-void WandbSink::write_file(const TrackRecord& record) {
-  const fs::path name = fs::path(record.name).lexically_normal();
+void WandbSink::write_file(const std::string& path, const std::string& wanted_name) {
+  const fs::path name = fs::path(wanted_name).lexically_normal();
   if (name.empty() || name.is_absolute() || *name.begin() == "..") return;
   const fs::path place = fs::path(folder_) / "files" / name;
   std::error_code problem;
   fs::create_directories(place.parent_path(), problem);
-  if (!problem) fs::copy_file(record.text, place, fs::copy_options::overwrite_existing, problem);
+  if (!problem) fs::copy_file(path, place, fs::copy_options::overwrite_existing, problem);
   if (problem) return;  // a file that has gone meanwhile
   put(wandb::kFiles,
       ProtoMessage().message(1, ProtoMessage().text(1, name.string()).integer(2, 1)));

@@ -33,7 +33,7 @@ class WandbSink : public Sink {
   void define_metrics();
   void write_row(std::int64_t row, double time, std::int64_t step, const nlohmann::json& values);
   void write_stats(const TrackRecord& record);
-  void write_file(const TrackRecord& record);
+  void write_file(const std::string& path, const std::string& name);
   void write_summary();
 
   WandbRun run_;

@@ -21,9 +21,10 @@ sys.path.insert(0, TOOLS)
 LIMIT = 120  # seconds that a tool may take
 
 
-def write_run(folder, rank, first, last, keep=None):
+def write_run(folder, rank, first, last, keep=None, code=""):
     command = [TRACK_JOB, str(folder), str(rank), str(first), str(last)]
-    subprocess.run(command + ([] if keep is None else [str(keep)]), check=True, timeout=LIMIT)
+    subprocess.run(command + ([] if keep is None else [str(keep)]), check=True, timeout=LIMIT,
+                   env={**os.environ, "WANDB_CODE_DIR": str(code)})
 
 
 def single(number):
@@ -190,8 +191,12 @@ class WeightsAndBiases(Folder):
         self.addCleanup(self.server.shutdown)
 
     def test_a_group_of_ranks_is_uploaded(self):
+        source = self.folder / "source"
+        for name in ("model/net.py", ".git/hook.py", "build/made.py", "data.bin"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_text("print()\n")
         for rank in range(2):
-            write_run(self.folder, rank, 1, 20)
+            write_run(self.folder, rank, 1, 20, code=source)
         result = self.sync(self.server, *self.runs())
         self.assertEqual(result.returncode, 0, result.stdout)
         for rank in range(2):
@@ -212,6 +217,8 @@ class WeightsAndBiases(Folder):
         metrics = json.loads(self.server.upserts[-1]["config"])["_wandb"]["value"].get("m", [])
         self.assertTrue(any(metric.get("1") == "step" for metric in metrics), metrics)
         self.assertEqual(self.server.files.get("notes.txt"), b"notes\n")
+        self.assertEqual({name: text for name, text in self.server.files.items() if name.startswith("code/")},
+                         {"code/model/net.py": b"print()\n"})
         streams = json.dumps([body for _, body in self.server.streams])
         self.assertIn("a line of the program", streams)
         self.assertIn("gpu.0.gpu", streams)
