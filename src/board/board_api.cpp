@@ -119,7 +119,7 @@ std::string BoardApi::fingerprint_of(const std::string& path, const BoardQuery& 
   return all;
 }
 
-BoardAnswer BoardApi::get(const std::string& path, const BoardQuery& query) {
+std::shared_ptr<const BoardAnswer> BoardApi::get(const std::string& path, const BoardQuery& query) {
   std::string key = path;
   for (const auto& [name, value] : query) key += concat('\n', name, '\t', value);
   const std::shared_ptr<Recent> known = recent(key);
@@ -128,25 +128,25 @@ BoardAnswer BoardApi::get(const std::string& path, const BoardQuery& query) {
   {
     const std::lock_guard lock(known->holding);
     before = known->answer;
-    if (before && (Clock::now() - known->looked < kFresh || !working.try_lock())) return *before;
+    if (before && (Clock::now() - known->looked < kFresh || !working.try_lock())) return before;
   }
   if (!working.owns_lock()) {
     working.lock();
     // Somebody else may have made it while this one waited.
     const std::lock_guard lock(known->holding);
-    if (known->answer) return *known->answer;
+    if (known->answer) return known->answer;
   }
   std::string fingerprint = fingerprint_of(path, query);
   if (before && !fingerprint.empty() && fingerprint == known->fingerprint) {
     const std::lock_guard lock(known->holding);
     known->looked = Clock::now();
-    return *before;
+    return before;
   }
   std::shared_ptr<const BoardAnswer> fresh;
   try {
     fresh = std::make_shared<const BoardAnswer>(answer(path, query));
   } catch (const InvalidArgument& error) {
-    return refusal(400, error.what());
+    return std::make_shared<const BoardAnswer>(refusal(400, error.what()));
   }
   if (fresh->body.size() <= kMostRecentBytes) {
     const std::lock_guard lock(known->holding);
@@ -154,7 +154,7 @@ BoardAnswer BoardApi::get(const std::string& path, const BoardQuery& query) {
     known->fingerprint = std::move(fingerprint);
     known->looked = Clock::now();
   }
-  return *fresh;
+  return fresh;
 }
 
 BoardAnswer BoardApi::answer(const std::string& path, const BoardQuery& query) {
@@ -219,7 +219,7 @@ std::string BoardApi::pulse(const std::string* id) {
     return run ? dump_text(run->pulse()) : "";
   }
   // The list that everybody asks for, so that it is made once for all who wait for news.
-  const std::string list = get("/api/runs", {}).body;
+  const std::string list = get("/api/runs", {})->body;
   return dump_text({{"runs", std::hash<std::string>()(list)}});
 }
 

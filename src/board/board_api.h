@@ -26,7 +26,7 @@ class BoardApi {
 
   /// `path` begins with "/api/". An answer may be half a second old, and as old as it takes to make
   /// a new one.
-  BoardAnswer get(const std::string& path, const BoardQuery& query);
+  std::shared_ptr<const BoardAnswer> get(const std::string& path, const BoardQuery& query);
 
   /// What changes when a run does, as JSON; of all runs where `id` is nullptr. "" for no such run.
   std::string pulse(const std::string* id);

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sys/socket.h>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -100,30 +101,37 @@ class BoardServer {
                                  {"Cross-Origin-Resource-Policy", "same-origin"},
                                  {"Cross-Origin-Opener-Policy", "same-origin"},
                                  {"Cache-Control", "no-store"}});
+    // All is answered here: the library's own way to a handler tries one regular expression after
+    // the other, which would take longer than most answers.
     server_.set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
-          return let_in(request, response) ? httplib::Server::HandlerResponse::Unhandled
-                                           : httplib::Server::HandlerResponse::Handled;
+          const bool answered = !let_in(request, response) || answer(request, response);
+          return answered ? httplib::Server::HandlerResponse::Handled
+                          : httplib::Server::HandlerResponse::Unhandled;
         });
     server_.set_exception_handler(
         [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
           refuse(response, 500, "this could not be read");
         });
-    for (const PageFile& file : page_files()) {
-      server_.Get(
-          std::string(file.path), [&file](const httplib::Request&, httplib::Response& response) {
-            response.set_content(file.content.data(), file.content.size(), std::string(file.type));
-          });
-    }
-    server_.Get("/api/live", [this](const httplib::Request& request, httplib::Response& response) {
+  }
+
+  // Returns false where there is nothing of that name.
+  bool answer(const httplib::Request& request, httplib::Response& response) {
+    if (request.path == "/api/live") {
       stream(request, response);
-    });
-    server_.Get("/api/[a-z]+",
-                [this](const httplib::Request& request, httplib::Response& response) {
-                  const BoardAnswer answer = api_.get(request.path, request.params);
-                  response.status = answer.status;
-                  response.set_content(answer.body, "application/json");
-                });
+      return true;
+    }
+    if (request.path.starts_with("/api/")) {
+      const auto found = api_.get(request.path, request.params);
+      response.status = found->status;
+      response.set_content(found->body, "application/json");
+      return true;
+    }
+    const auto& files = page_files();
+    const auto file = std::ranges::find(files, request.path, &PageFile::path);
+    if (file == files.end()) return false;
+    response.set_content(file->content.data(), file->content.size(), std::string(file->type));
+    return true;
   }
 
   static void refuse(httplib::Response& response, int status, const std::string& why) {

@@ -35,8 +35,8 @@ void note_interrupt(int) {
 }
 
 json ask(BoardApi& api, const std::string& path, const BoardQuery& query) {
-  const BoardAnswer answer = api.get(path, query);
-  auto value = answer.status == 200 ? parse_bounded(answer.body) : std::nullopt;
+  const auto answer = api.get(path, query);
+  auto value = answer->status == 200 ? parse_bounded(answer->body) : std::nullopt;
   return value.value_or(json::object());
 }
 
@@ -150,7 +150,7 @@ int top_command(const std::vector<std::string>& arguments, std::ostream& out) {
   const RootFolder root(directory);
   BoardApi api(root);
   if (as_json) {
-    out << api.get("/api/runs", {}).body << "\n";
+    out << api.get("/api/runs", {})->body << "\n";
     return 0;
   }
   if (!once) return follow(api);

@@ -39,7 +39,7 @@ const char* const kRecovery =
 class Board : public ::testing::Test {
  protected:
   json get(const std::string& what, const BoardQuery& query, int status = 200) {
-    const BoardAnswer answer = api().get("/api/" + what, query);
+    const BoardAnswer answer = *api().get("/api/" + what, query);
     EXPECT_EQ(answer.status, status) << what << ": " << answer.body;
     return json::parse(answer.body);
   }
@@ -98,9 +98,9 @@ TEST_F(Board, runs_are_found_at_any_depth_and_links_are_not_followed) {
   fs::create_directory_symlink(outside.path(), path() / "link");
   const json runs = get("runs", {})["runs"];
   ASSERT_EQ(runs.size(), 2u) << runs;
-  EXPECT_EQ(api().get("/api/run", {{"run", "link/run"}}).status, 404);
-  EXPECT_EQ(api().get("/api/run", {{"run", "../run"}}).status, 404);
-  EXPECT_EQ(api().get("/api/run", {}).status, 404);
+  EXPECT_EQ(api().get("/api/run", {{"run", "link/run"}})->status, 404);
+  EXPECT_EQ(api().get("/api/run", {{"run", "../run"}})->status, 404);
+  EXPECT_EQ(api().get("/api/run", {})->status, 404);
   EXPECT_EQ(get("run", {{"run", "group/<script>alert(1)"}})["name"], "group/<script>alert(1)");
 }
 
@@ -224,7 +224,7 @@ TEST_F(Board, many_ask_at_once_while_a_run_grows) {
           // Another number of points is another answer: not all come from memory.
           const BoardQuery query{
               {"run", id}, {"name", "loss"}, {"points", std::to_string(10 + number)}};
-          if (api().get(std::string("/api/") + what, query).status != 200) ++refused;
+          if (api().get(std::string("/api/") + what, query)->status != 200) ++refused;
         }
         if (api().pulse(&id).empty() || api().pulse(nullptr).empty()) ++refused;
       }
