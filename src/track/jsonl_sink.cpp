@@ -41,6 +41,10 @@ void JsonlSink::put(OrderedJson record) {
 }
 
 void JsonlSink::write(const TrackRecord& record) {
+  if (record.kind == TrackRecord::Kind::metrics) {
+    metrics_->add(metric_line(record.step, record.time, record.values) + "\n");
+    return;
+  }
   OrderedJson line = {{"kind", ""}, {"time", record.time}};
   const auto add_all = [&] {
     for (const auto& [name, value] : record.values.items()) {
@@ -49,9 +53,7 @@ void JsonlSink::write(const TrackRecord& record) {
   };
   switch (record.kind) {
     case TrackRecord::Kind::metrics:
-      metrics_->add(
-          metric_line({.step = record.step, .time = record.time, .values = record.values}) + "\n");
-      return;
+      return;  // above
     case TrackRecord::Kind::event:
       line["kind"] = "event";
       line["event"] = record.name;

@@ -10,6 +10,7 @@
 
 #include "core/durable_file.h"
 #include "lockstep/error.h"
+#include "track/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -58,17 +59,17 @@ std::optional<MetricLine> parse_metric_line(std::string_view line) {
 }
 
 // Written piece by piece: it is done for every step of some runs.
-std::string metric_line(const MetricLine& line) {
-  const auto text_of = [](const json& value) {
-    return value.dump(-1, ' ', false, json::error_handler_t::replace);
-  };
-  std::string text = "{\"step\":" + std::to_string(line.step) + ",\"time\":" + text_of(line.time);
-  for (const auto& [name, value] : line.values.items()) {
+std::string metric_line(std::int64_t step, double time, const json& values) {
+  std::string text;
+  text.reserve(64 + 40 * values.size());
+  text += "{\"step\":" + std::to_string(step) + ",\"time\":";
+  append_json_number(text, time);
+  for (const auto& [name, value] : values.items()) {
     if (name == "step" || name == "time") continue;
     text += ',';
-    text += text_of(name);
+    append_json_name(text, name);
     text += ':';
-    text += text_of(value);
+    append_json_value(text, value);
   }
   return text + "}";
 }

@@ -15,7 +15,10 @@ inline constexpr std::size_t kTailLines = 64;
 
 /// A line of metrics without its newline; std::nullopt for anything else.
 std::optional<MetricLine> parse_metric_line(std::string_view line);
-std::string metric_line(const MetricLine& line);
+std::string metric_line(std::int64_t step, double time, const nlohmann::json& values);
+inline std::string metric_line(const MetricLine& line) {
+  return metric_line(line.step, line.time, line.values);
+}
 
 /// What a file of metrics holds. A line that was cut short is not in it; `skipped` counts lines
 /// that are no metrics.

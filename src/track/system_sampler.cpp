@@ -1,6 +1,7 @@
 #include "track/system_sampler.h"
 
 #include "lockstep/tracker.h"
+#include "track/background_thread.h"
 
 namespace lockstep {
 namespace {
@@ -68,6 +69,7 @@ SystemSampler::~SystemSampler() {
 }
 
 void SystemSampler::run() {
+  work_in_background();
   std::optional<GpuSensors> sensors;
   if (options_.host) sensors.emplace();
   ProcessCounters process = read_process_counters();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/error.h"
+#include "track/background_thread.h"
 #include "track/jsonl_sink.h"
 #include "track/sink_runner.h"
 #include "track/tensorboard_sink.h"
@@ -143,6 +144,7 @@ void Tracker::Impl::push(TrackRecord record) {
 }
 
 void Tracker::Impl::run() {
+  work_in_background();
   std::vector<TrackRecord> batch;
   std::uint64_t told_dropped = 0;
   sinks_.front().write({}, SinkRunner::Clock::now());  // makes the files

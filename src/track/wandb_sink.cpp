@@ -13,6 +13,7 @@
 
 #include "lockstep/error.h"
 #include "track/host_name.h"
+#include "track/json_text.h"
 #include "track/wandb_code.h"
 #include "track/wandb_fields.h"
 #include "track/wandb_file.h"
@@ -39,7 +40,9 @@ std::string wandb_json(const json& value) {
     return std::isnan(number) ? "\"NaN\"" : number > 0 ? "\"Infinity\"" : "\"-Infinity\"";
   }
   if (value.is_null()) return "\"NaN\"";
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text;
+  append_json_value(text, value);
+  return text;
 }
 
 ProtoMessage wandb_item(const std::string& key, const json& value) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/core/temporary_folder.h"
+#include "track/json_text.h"
 
 using namespace lockstep;
 using lockstep::testing::read_text;
@@ -28,6 +29,21 @@ std::string lines_up_to(std::int64_t last) {
 }
 
 }  // namespace
+
+TEST(MetricsFile, numbers_are_written_as_json_and_read_back_to_the_last_bit) {
+  for (const double number : {0.0, -0.0, 1.0, -3.0, 0.1, 1e-5, 1e22, 5e-324, 1.7976931348623157e308,
+                              123456789012345680.0, 2.5e-7}) {
+    std::string text;
+    append_json_number(text, number);
+    const nlohmann::json value = nlohmann::json::parse(text);
+    EXPECT_TRUE(value.is_number_float()) << text;
+    EXPECT_EQ(std::signbit(value.get<double>()), std::signbit(number)) << text;
+    EXPECT_EQ(value.get<double>(), number) << text;
+  }
+  std::string text;
+  append_json_name(text, "loss/\"a\"\n\xff");
+  EXPECT_EQ(nlohmann::json::parse(text), "loss/\"a\"\n\xef\xbf\xbd");
+}
 
 TEST(MetricsFile, numbers_keep_all_their_bits_and_what_is_not_finite_is_null) {
   const double third = 1.0 / 3;
