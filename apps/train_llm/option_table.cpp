@@ -106,8 +106,8 @@ const auto kOptions = std::to_array<OptionSpec>({
      .lowest = 0, .highest = 1e6, .shown_default = "as many as ranks at the first start"},
     {.name = "device", .field = &O::device, .value = "DEVICE", .help = "cpu, cuda or cuda:N",
      .shown_default = "a GPU per rank where there are any", .commands = kTrain | kGenerate},
-    {.name = "backend", .field = &O::backend, .value = "NAME", .help = "gloo, shm, nccl or cpu:gloo,cuda:nccl",
-     .shown_default = "LOCKSTEP_BACKEND, or nccl on a GPU, gloo on the CPU"},
+    {.name = "backend", .field = &O::backend, .value = "NAME", .help = "auto, gloo, shm, hybrid, nccl or cpu:gloo,cuda:nccl",
+     .shown_default = "LOCKSTEP_BACKEND, or nccl on a GPU, auto on the CPU"},
     {.name = "reduction", .field = &O::reduction, .value = "ORDER",
      .help = "in which order gradients are added: ordered (by slot, the same bits for any number of ranks), native "
              "(the backend's), or automatic (ordered on the CPU)", .choices = "automatic|ordered|native"},

@@ -37,7 +37,7 @@ def size_text(size):
 def table(ranks, output, report):
     times = {}
     for line in output.splitlines():
-        name, size, gloo, shm = line.split()
+        name, size, gloo, shm, *_ = line.split()
         times.setdefault((name, int(size)), []).append((float(gloo), float(shm)))
     lines = []
     for (name, size), rounds in times.items():

@@ -1,5 +1,6 @@
-// One rank of the benchmark of collectives; collectives.py starts it. Each round measures every
-// case on Gloo and on shared memory, one after the other, in the same processes.
+// One rank of the benchmarks of collectives; collectives.py and ../hybrid/hybrid.py start it. Each
+// round measures every case on Gloo and on another backend, one after the other, in the same
+// processes.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "lockstep/error.h"
 #include "lockstep/world.h"
+#include "tests/support/link_bytes.h"
 
 namespace {
 
@@ -50,37 +52,53 @@ double seconds_of(ProcessGroup& group, const Case& each, int calls) {
   return std::chrono::duration<double>(Clock::now() - start).count() / calls;
 }
 
-// Seconds per call: the best of a few blocks whose length the ranks agree on.
-double measure(ProcessGroup& group, const Case& each, double seconds) {
+struct Options {
+  int rounds = 1;
+  double seconds = 0.2;  // of measuring a case in a round
+  std::string backend = "shm";
+  std::string link;  // the interface to other machines, whose bytes are counted
+};
+
+struct Measured {
+  double seconds = 0;  // per call
+  double bytes = 0;    // on the link, per call
+};
+
+// The best of a few blocks whose length the ranks agree on.
+Measured measure(ProcessGroup& group, const Case& each, const Options& options) {
   constexpr int kBlocks = 5;
+  const double seconds = options.seconds;
   seconds_of(group, each, 2);
   const at::Tensor wanted =
       torch::tensor(seconds / kBlocks / seconds_of(group, each, 3), at::kDouble);
   group.broadcast(wanted);
   const int calls = std::clamp(static_cast<int>(wanted.item<double>()), 1, 20'000);
   double best = std::numeric_limits<double>::infinity();
+  const auto before = lockstep::testing::link_bytes(options.link);
   for (int block = 0; block < kBlocks; ++block) {
     best = std::min(best, seconds_of(group, each, calls));
   }
-  return best;
+  const auto bytes = static_cast<double>(lockstep::testing::link_bytes(options.link) - before);
+  return {.seconds = best, .bytes = bytes / (kBlocks * calls)};
 }
 
-// Prints "<collective> <bytes> <microseconds on Gloo> <on shared memory>" on rank 0, for each
-// round.
-void run(int rounds, double seconds) {
+// Prints "<collective> <bytes> <microseconds on Gloo> <on the other backend> <bytes on the link by
+// Gloo> <by the other>" on rank 0, for each round.
+void run(const Options& options) {
   at::set_num_threads(1);
-  lockstep::World world = lockstep::init({.backend = "shm", .device = "cpu"});
-  if (world.group().backend() != "shm") throw lockstep::Error("the ranks share no memory");
+  lockstep::World world = lockstep::init({.backend = options.backend, .device = "cpu"});
+  if (world.group().backend() != options.backend) throw lockstep::Error("ranks share no memory");
   std::vector<int> everyone(static_cast<std::size_t>(world.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   ProcessGroup gloo = world.new_group({.ranks = everyone, .backend = "gloo"});
   const std::vector<Case> cases = make_cases(world.world_size());
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < options.rounds; ++round) {
     for (const Case& each : cases) {
-      const double on_gloo = measure(gloo, each, seconds);
-      const double on_shm = measure(world.group(), each, seconds);
+      const Measured on_gloo = measure(gloo, each, options);
+      const Measured on_other = measure(world.group(), each, options);
       if (world.rank() == 0) {
-        std::cout << each.name << ' ' << each.bytes << ' ' << 1e6 * on_gloo << ' ' << 1e6 * on_shm
+        std::cout << each.name << ' ' << each.bytes << ' ' << 1e6 * on_gloo.seconds << ' '
+                  << 1e6 * on_other.seconds << ' ' << on_gloo.bytes << ' ' << on_other.bytes
                   << std::endl;
       }
     }
@@ -90,7 +108,12 @@ void run(int rounds, double seconds) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  run(argc > 1 ? std::stoi(argv[1]) : 1, argc > 2 ? std::stod(argv[2]) : 0.2);
+  Options options;
+  if (argc > 1) options.rounds = std::stoi(argv[1]);
+  if (argc > 2) options.seconds = std::stod(argv[2]);
+  if (argc > 3) options.backend = argv[3];
+  if (argc > 4) options.link = argv[4];
+  run(options);
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';
   return 1;

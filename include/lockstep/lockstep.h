@@ -72,7 +72,7 @@ LOCKSTEP_API void lockstep_tensor_free(lockstep_tensor* tensor);
 typedef struct lockstep_init_options {
   size_t size_of_struct;
   const char* init_method; /* "env://", "tcp://host:port", "file:///path" */
-  const char* backend;     /* "gloo", "shm", "nccl"; "": nccl for CUDA, gloo for the CPU */
+  const char* backend;     /* "auto", "gloo", "shm", "nccl"; "": nccl for CUDA, auto for the CPU */
   const char* device;      /* "": CUDA device local_rank if there is one, else the CPU */
   int rank;                /* -1: from the environment or the URL */
   int world_size;          /* -1: likewise */

@@ -26,10 +26,11 @@ struct InitOptions {
   std::optional<int> rank;
   std::optional<int> world_size;
 
-  /// "gloo", "shm", "nccl", "cpu:gloo,cuda:nccl"; empty: what LOCKSTEP_BACKEND names, or else nccl
-  /// for a CUDA device and gloo for the CPU.
-  /// shm moves CPU tensors through memory that the ranks share, if all are on one machine; if they
-  /// are not, or cannot, it is Gloo, and rank 0 says why.
+  /// "auto", "gloo", "shm", "hybrid", "nccl", "cpu:gloo,cuda:nccl"; empty: what LOCKSTEP_BACKEND
+  /// names, or else nccl for a CUDA device and auto for the CPU.
+  /// auto moves CPU tensors through memory that ranks of a machine share: it becomes shm if all are
+  /// on one machine, hybrid if some of them share one, and gloo otherwise. shm and hybrid ask for
+  /// the same by name: where it cannot be had, rank 0 says why.
   std::string backend;
   /// "cpu", "cuda", "cuda:1"; empty: CUDA device number local_rank where there are any and the
   /// library was built for them, otherwise the CPU.

@@ -15,10 +15,15 @@ namespace {
 
 using BackendType = c10d::ProcessGroup::BackendType;
 
+// What attach_team() makes of it is one of the first two, or Gloo.
+bool works_in_memory(const std::string& name) {
+  return name == "shm" || name == "hybrid" || name == "auto";
+}
+
 // "gloo" serves both kinds of devices with one backend; "cpu:gloo,cuda:nccl" names one for each.
 std::map<std::string, std::string> parse_backend(const std::string& text) {
   if (text == "gloo") return {{"cpu", "gloo"}, {"cuda", "gloo"}};
-  if (text == "shm") return {{"cpu", "shm"}, {"cuda", "gloo"}};
+  if (works_in_memory(text)) return {{"cpu", text}, {"cuda", "gloo"}};
   if (text == "nccl") return {{"cuda", "nccl"}};
   std::map<std::string, std::string> by_device;
   std::istringstream parts(text);
@@ -26,12 +31,13 @@ std::map<std::string, std::string> parse_backend(const std::string& text) {
     const auto colon = part.find(':');
     const std::string device = part.substr(0, colon);
     const std::string name = colon == std::string::npos ? "" : part.substr(colon + 1);
-    const bool known = (device == "cpu" && (name == "gloo" || name == "shm")) ||
+    const bool known = (device == "cpu" && (name == "gloo" || works_in_memory(name))) ||
                        (device == "cuda" && (name == "gloo" || name == "nccl"));
     if (!known) {
-      throw InvalidArgument(concat("backend is '", text,
-                                   "'; it must be gloo, shm, nccl, or one for each device, like "
-                                   "cpu:gloo,cuda:nccl"));
+      throw InvalidArgument(
+          concat("backend is '", text,
+                 "'; it must be auto, gloo, shm, hybrid, nccl, or one for each device, like "
+                 "cpu:gloo,cuda:nccl"));
     }
     by_device[device] = name;
   }
@@ -45,7 +51,7 @@ c10::DeviceType device_type(const std::string& name) {
 }  // namespace
 
 bool has_backend(const std::string& name) {
-  return name == "gloo" || name == "shm" || (name == "nccl" && built_with_nccl());
+  return name == "gloo" || works_in_memory(name) || (name == "nccl" && built_with_nccl());
 }
 
 std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
@@ -70,7 +76,7 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;
   for (const auto& [device, name] : by_device) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(device + "/", spec.backend_store);
-    // Behind shm, Gloo carries messages, and all when the ranks cannot share memory (attach_shm).
+    // Behind shm, Gloo carries messages, and all when the ranks cannot share memory (attach_team).
     if (name != "nccl" && !gloo) {
       const auto made = make_gloo(store, {.rank = spec.rank,
                                           .size = size,

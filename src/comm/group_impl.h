@@ -19,7 +19,7 @@ namespace lockstep {
 class GroupImpl {
  public:
   std::string name;     // Python's: "0" for the world's group, then "1", "2", ...
-  std::string backend;  // "gloo", "shm", "nccl", "cpu:gloo,cuda:nccl"
+  std::string backend;  // "gloo", "shm", "hybrid", "nccl", "cpu:gloo,cuda:nccl"
   int rank = 0;
   std::vector<int> global_ranks;
   std::chrono::milliseconds timeout{};
@@ -37,7 +37,9 @@ class GroupImpl {
 
   /// Whether tensors of this device travel over Gloo, or through shared memory.
   bool serves_with_gloo(c10::Device device) const { return backend_of(device) == "gloo"; }
-  bool serves_with_shm(c10::Device device) const { return backend_of(device) == "shm"; }
+  bool serves_with_shm(c10::Device device) const {
+    return backend_of(device) == "shm" || backend_of(device) == "hybrid";
+  }
   /// Either of them: the processor does the work, and Gloo is there.
   bool serves_on_host(c10::Device device) const { return backend_of(device) != "nccl"; }
   std::string backend_of(c10::Device device) const {

@@ -1,6 +1,7 @@
 #include "comm/ordered_reduction.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -60,7 +61,7 @@ OrderedReduction::~OrderedReduction() {
 
 // Every reduction may use two tags, this one and the one after it.
 int OrderedReduction::next_tag() {
-  const std::int64_t pairs = kFirstReservedTag / 2 - 1;
+  constexpr std::int64_t pairs = (std::numeric_limits<int>::max() - kFirstReductionTag) / 2;
   return kFirstReductionTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
 }
 
@@ -121,7 +122,7 @@ void OrderedReduction::reduce_on_cpu(const at::Tensor& flat, const Call& call, S
   if (flat.numel() == 0) return;
   check_ordered_type(flat.scalar_type());
   if (group_->size() == 1) return ordered_mean({flat}, divisor, flat);
-  if (ShmTeam* team = turn.team([&] { return form_shm_team(*group_, gloo_, tag); })) {
+  if (GroupTeam* team = turn.team([&] { return form_group_team(*group_, gloo_, tag); })) {
     team->set_busy_core(urgency == Urgency::overlap);
     return team->all_reduce(flat.mutable_data_ptr(), flat.numel(),
                             {.type = *element_type(flat.scalar_type()), .divisor = divisor});

@@ -17,10 +17,10 @@ namespace lockstep {
 /// The mean of every rank's tensor, added in rank order whatever the backend, the sizes of the
 /// tensors and their number. See docs/determinism.md.
 ///
-/// Ranks of one machine share memory for it (ShmTeam). Others use Gloo's point-to-point
-/// messages: small tensors are exchanged whole and every rank adds by itself; of a large one each
-/// rank adds a shard and hands it out. Which way it is, the ranks of a group agree on at its first
-/// reduction.
+/// Ranks of one machine share memory for it, and one of each machine talks to the others'
+/// (GroupTeam). Where that is not to be had, all use Gloo's point-to-point messages: small tensors
+/// are exchanged whole and every rank adds by itself; of a large one each rank adds a shard and
+/// hands it out. Which way it is, the ranks of a group agree on at its first reduction.
 ///
 /// Reductions run one after the other on a thread of their own, so that backward goes on meanwhile.
 /// Messages carry a tag per reduction, so the group's collectives can run at the same time.

@@ -8,7 +8,7 @@ namespace lockstep {
 
 /// What identifies a process beyond its rank. It travels as text through the store.
 struct PeerIdentity {
-  std::string machine;  // the kernel's boot id and the process namespace
+  std::string machine;  // the kernel's boot id, the process namespace, and LOCKSTEP_MACHINE
   std::string host;     // for people
   int process_id = 0;
   unsigned long start_time = 0;  // tells a process from a later one with the same number

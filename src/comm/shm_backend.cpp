@@ -1,10 +1,10 @@
 #include "comm/shm_backend.h"
 
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/distributed/c10d/debug.h>
 
 #include "comm/guarded_backend.h"
 #include "comm/messages.h"
@@ -28,7 +28,7 @@ class ShmWork : public c10d::Work {
         future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()))) {}
 
-  void run(ShmTeam& team, const std::function<void(ShmTeam&)>& body) {
+  void run(GroupTeam& team, const std::function<void(GroupTeam&)>& body) {
     try {
       const at::NoGradGuard no_grad;
       body(team);
@@ -52,6 +52,26 @@ class ShmWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// Where nobody asked, no words are made about it. What Gloo's wrapper checks under
+// TORCH_DISTRIBUTED_DEBUG=DETAIL is Gloo's.
+bool fit_for_team(const GroupImpl& group) {
+  if (group.size() == 1 || c10d::debug_level() == c10d::DebugLevel::Detail) return false;
+  return std::ranges::all_of(group.global_ranks,
+                             [&](int rank) { return group.peers->knows(rank); });
+}
+
+// Gloo does not know all types; what it only moves are rows of bytes.
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  if (!tensor.is_contiguous() || tensor.dim() == 0 || tensor.numel() == 0) return tensor;
+  return tensor.view({tensor.size(0), -1}).view(at::kByte);
+}
+
+std::vector<at::Tensor> all_as_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const auto& tensor : tensors) result.push_back(as_bytes(tensor));
+  return result;
+}
+
 std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists) {
   std::vector<at::Tensor> all;
   for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -60,7 +80,7 @@ std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists
 
 }  // namespace
 
-ShmBackend::ShmBackend(std::shared_ptr<ShmTeam> team, c10::intrusive_ptr<c10d::Backend> gloo)
+ShmBackend::ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo)
     : Backend(team->rank(), team->size()), team_(std::move(team)), gloo_(std::move(gloo)) {}
 
 void ShmBackend::setTimeout(std::chrono::milliseconds timeout) {
@@ -151,6 +171,12 @@ ShmWorkPtr ShmBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
 
 ShmWorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::GatherOptions& options) {
+  if (!team_->one_machine()) {
+    std::vector<Tensors> to;
+    for (const auto& list : outputs) to.push_back(all_as_bytes(list));
+    Tensors from = all_as_bytes(inputs);
+    return gloo_->gather(to, from, options);
+  }
   const Tensors gathered = outputs.empty() ? Tensors{} : outputs[0];
   return run({c10d::OpType::GATHER, "shm:gather", options.asyncOp}, gathered,
              shm_operation::gather(gathered, inputs.at(0), static_cast<int>(options.rootRank)));
@@ -158,6 +184,12 @@ ShmWorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 ShmWorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                const c10d::ScatterOptions& options) {
+  if (!team_->one_machine()) {
+    std::vector<Tensors> from;
+    for (const auto& list : inputs) from.push_back(all_as_bytes(list));
+    Tensors to = all_as_bytes(outputs);
+    return gloo_->scatter(to, from, options);
+  }
   const Tensors sent = inputs.empty() ? Tensors{} : inputs[0];
   return run({c10d::OpType::SCATTER, "shm:scatter", options.asyncOp}, outputs,
              shm_operation::scatter(outputs.at(0), sent, static_cast<int>(options.rootRank)));
@@ -189,6 +221,10 @@ ShmWorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_splits,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& options) {
+  if (!team_->one_machine()) {
+    at::Tensor to = as_bytes(output), from = as_bytes(input);
+    return gloo_->alltoall_base(to, from, output_splits, input_splits, options);
+  }
   const auto to = shm_operation::split("all_to_all_single", output, getSize(), output_splits);
   const auto from = shm_operation::split("all_to_all_single", input, getSize(), input_splits);
   return run({c10d::OpType::ALLTOALL_BASE, "shm:all_to_all", options.asyncOp}, {output},
@@ -197,29 +233,38 @@ ShmWorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 ShmWorkPtr ShmBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                 const c10d::AllToAllOptions& options) {
+  if (!team_->one_machine()) return gloo_->alltoall(outputs, inputs, options);
   return run({c10d::OpType::ALLTOALL, "shm:all_to_all", options.asyncOp}, outputs,
              shm_operation::all_to_all(outputs, inputs));
 }
 
 ShmWorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
   return run({c10d::OpType::BARRIER, "shm:barrier", options.asyncOp}, {},
-             [](ShmTeam& team) { team.barrier(); });
+             [](GroupTeam& team) { team.barrier(); });
 }
 
-void attach_shm(GroupImpl& group) {
-  const auto at = group.backend.find("shm");
-  if (at == std::string::npos) return;
-  // Asked for by name, so a refusal is always worth a line.
-  const ShmUse use{.what = "its collectives go", .insisted = true};
-  if (auto team = form_shm_team(group, group.gloo, kShmFormationTag, use)) {
-    const std::shared_ptr<ShmTeam> shared = std::move(team);
-    group.shm->also_poison(shared);
-    group.group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                            c10::make_intrusive<GuardedBackend>(
-                                c10::make_intrusive<ShmBackend>(shared, group.gloo), group.guard));
+void attach_team(GroupImpl& group) {
+  for (const std::string asked : {"shm", "hybrid", "auto"}) {
+    const auto at = group.backend.find(asked);
+    if (at == std::string::npos) continue;
+    const ShmUse use{
+        .what = "its collectives go", .insisted = asked != "auto", .tag = kBackendTeamTag};
+    std::string name = "gloo";
+    if (asked == "auto" && !fit_for_team(group)) {
+      group.backend.replace(at, asked.size(), name);
+      return;
+    }
+    if (auto team = form_group_team(group, group.gloo, kShmFormationTag, use)) {
+      const std::shared_ptr<GroupTeam> shared = std::move(team);
+      group.shm->also_poison(shared);
+      const auto backend = c10::make_intrusive<ShmBackend>(shared, group.gloo);
+      name = backend->getBackendName();
+      group.group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                              c10::make_intrusive<GuardedBackend>(backend, group.guard));
+    }
+    group.backend.replace(at, asked.size(), name);
     return;
   }
-  group.backend.replace(at, 3, "gloo");
 }
 
 }  // namespace lockstep

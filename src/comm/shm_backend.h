@@ -8,26 +8,30 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/group_impl.h"
+#include "comm/group_team.h"
 #include "shm/serial_queue.h"
-#include "shm/team.h"
 
 namespace lockstep {
 
-/// Collectives of CPU tensors between ranks of one machine, through memory that they share.
+/// Collectives of CPU tensors through memory that ranks of a machine share: "shm" where there is
+/// one machine, "hybrid" where one rank of each talks to the others' over Gloo.
 ///
 /// Operations run in the order in which they were called: those that the caller waits for at once
 /// (asyncOp = false) on its own thread, the others on one thread of the backend, so that several
 /// can be in flight. Reductions are in rank order whatever the sizes (docs/determinism.md). Tensors
 /// that are not contiguous are copied. Messages between two ranks, and sparse tensors, go over
-/// Gloo.
+/// Gloo; so does, between several machines, what has to reach each of them in any case (gather,
+/// scatter, all-to-all).
 class ShmBackend : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  ShmBackend(std::shared_ptr<ShmTeam> team, c10::intrusive_ptr<c10d::Backend> gloo);
+  ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo);
 
-  const std::string getBackendName() const override { return "shm"; }
+  const std::string getBackendName() const override {
+    return team_->one_machine() ? "shm" : "hybrid";
+  }
   c10::intrusive_ptr<Options> getBackendOptions() override { return gloo_->getBackendOptions(); }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
@@ -77,7 +81,7 @@ class ShmBackend : public c10d::Backend {
   }
 
  private:
-  using Body = std::function<void(ShmTeam&)>;
+  using Body = std::function<void(GroupTeam&)>;
 
   struct Operation {
     c10d::OpType type{};
@@ -86,17 +90,18 @@ class ShmBackend : public c10d::Backend {
   };
   WorkPtr run(const Operation& operation, Tensors outputs, Body body);
 
-  std::shared_ptr<ShmTeam> team_;
+  std::shared_ptr<GroupTeam> team_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
   uint64_t sequence_ = 0;
   SerialQueue queue_;
 };
 
-/// Lets the CPU tensors of a group whose backend is "shm" travel through shared memory. Where its
-/// ranks cannot share any, they stay with Gloo, and the first rank says why in one line.
+/// Lets the CPU tensors of a group whose backend is "shm", "hybrid" or "auto" travel through shared
+/// memory, and names the backend by what was possible. Where ranks cannot share any memory, they
+/// stay with Gloo; the first rank says why in one line, if it was asked for by name.
 ///
 /// Every rank calls it, when all know who the others are, before the first operation. Throws what
 /// Gloo throws.
-void attach_shm(GroupImpl& group);
+void attach_team(GroupImpl& group);
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "shm/team.h"
+#include "comm/group_team.h"
 
 namespace lockstep {
 
@@ -28,7 +28,7 @@ void ShmChannel::Turn::end() {
   channel_.next_.notify_all();
 }
 
-ShmTeam* ShmChannel::Turn::team(const std::function<std::unique_ptr<ShmTeam>()>& form) {
+GroupTeam* ShmChannel::Turn::team(const std::function<std::unique_ptr<GroupTeam>()>& form) {
   // Only whoever has the turn changes these two.
   if (!channel_.formed_) {
     auto made = form();
@@ -47,7 +47,7 @@ void ShmChannel::poison() {
   for (const auto& team : others_) team->poison();
 }
 
-void ShmChannel::also_poison(std::shared_ptr<ShmTeam> team) {
+void ShmChannel::also_poison(std::shared_ptr<GroupTeam> team) {
   std::lock_guard lock(mutex_);
   if (poisoned_) team->poison();
   others_.push_back(std::move(team));

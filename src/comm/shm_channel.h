@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-class ShmTeam;
+class GroupTeam;
 
 /// A group's way through shared memory, where it has one, and the order in which reductions take
 /// it.
@@ -35,7 +35,7 @@ class ShmChannel {
     Turn& operator=(const Turn&) = delete;
 
     /// Null when the group cannot share memory. The first turn of all asks `form`.
-    ShmTeam* team(const std::function<std::unique_ptr<ShmTeam>()>& form);
+    GroupTeam* team(const std::function<std::unique_ptr<GroupTeam>()>& form);
 
     void end();
 
@@ -48,7 +48,7 @@ class ShmChannel {
   void poison();
 
   /// Of others who share memory in the group: what ends the one ends the other.
-  void also_poison(std::shared_ptr<ShmTeam> team);
+  void also_poison(std::shared_ptr<GroupTeam> team);
 
   /// Whether reductions go through shared memory; false before the first.
   bool in_use();
@@ -60,8 +60,8 @@ class ShmChannel {
   std::int64_t turn_ = 0;
   bool formed_ = false;  // or found impossible
   bool poisoned_ = false;
-  std::unique_ptr<ShmTeam> team_;
-  std::vector<std::shared_ptr<ShmTeam>> others_;
+  std::unique_ptr<GroupTeam> team_;
+  std::vector<std::shared_ptr<GroupTeam>> others_;
 };
 
 }  // namespace lockstep

@@ -5,23 +5,26 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/group_impl.h"
-#include "shm/team.h"
+#include "comm/group_team.h"
+#include "comm/messages.h"
 
 namespace lockstep {
 
 /// What the memory is for.
 struct ShmUse {
   const char* what = "reductions go";  // over TCP otherwise
-  bool insisted = false;  // a refusal is told even if it is somebody's wish or the job's nature
+  bool insisted = false;      // a refusal is told even if it is somebody's wish or the job's nature
+  int tag = kOrderedTeamTag;  // of messages between machines, and the one after it
 };
 
-/// Lets the ranks of a group share memory, or finds that one of them cannot; then all get null, and
-/// the first rank says why in one line. LOCKSTEP_SHM=0 on any rank is such a reason.
+/// Lets the ranks of a group work together through shared memory, on each of its machines, or finds
+/// that one of them cannot; then all get null, and the first rank says why in one line.
+/// LOCKSTEP_SHM=0 on any rank is such a reason, and that no two ranks are on one machine.
 ///
 /// Every rank of the group calls it. It talks over `gloo`, under `tag`, and throws what Gloo
 /// throws.
-std::unique_ptr<ShmTeam> form_shm_team(const GroupImpl& group,
-                                       const c10::intrusive_ptr<c10d::Backend>& gloo, int tag,
-                                       const ShmUse& use = {});
+std::unique_ptr<GroupTeam> form_group_team(const GroupImpl& group,
+                                           const c10::intrusive_ptr<c10d::Backend>& gloo, int tag,
+                                           const ShmUse& use = {});
 
 }  // namespace lockstep

@@ -62,11 +62,11 @@ std::vector<Pointer> addresses(const Tensors& tensors) {
   return result;
 }
 
-ShmTeam::Bytes bytes_in(const at::Tensor& tensor) {
+GroupTeam::Bytes bytes_in(const at::Tensor& tensor) {
   return {.data = tensor.mutable_data_ptr(), .size = tensor.nbytes()};
 }
 
-ShmTeam::ConstBytes const_bytes_in(const at::Tensor& tensor) {
+GroupTeam::ConstBytes const_bytes_in(const at::Tensor& tensor) {
   return {.data = tensor.const_data_ptr(), .size = tensor.nbytes()};
 }
 
@@ -150,7 +150,7 @@ Tensors split(const char* operation, const at::Tensor& tensor, int ranks,
 
 Call broadcast(const Tensors& tensors, int root) {
   check_all_here("broadcast", tensors);
-  return [tensors, root](ShmTeam& team) {
+  return [tensors, root](GroupTeam& team) {
     for (const auto& tensor : tensors) {
       const at::Tensor data = dense(tensor);
       team.broadcast(bytes_in(data), root);
@@ -165,7 +165,7 @@ Call all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, int ranks) {
     check_here("all_reduce", tensor);
     specs.push_back(spec_for("all_reduce", tensor, op, ranks));
   }
-  return [tensors, specs](ShmTeam& team) {
+  return [tensors, specs](GroupTeam& team) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor data = dense(tensors[i]);
       team.all_reduce(data.mutable_data_ptr(), real_count(data), specs[i]);
@@ -178,7 +178,7 @@ Call reduce(const Tensors& tensors, const c10d::ReduceOp& op, int ranks, int roo
   const at::Tensor tensor = tensors.at(0);
   check_here("reduce", tensor);
   const ReduceSpec spec = spec_for("reduce", tensor, op, ranks);
-  return [tensor, spec, root](ShmTeam& team) {
+  return [tensor, spec, root](GroupTeam& team) {
     const at::Tensor data = dense(tensor);
     team.reduce(data.mutable_data_ptr(), real_count(data), spec, root);
     if (team.rank() == root) put_back(tensor, data);
@@ -191,7 +191,7 @@ Call all_gather(const std::vector<Tensors>& outputs, const Tensors& inputs) {
     check_all_here("all_gather", outputs.at(i));
     for (const auto& output : outputs[i]) check_like("all_gather", output, inputs[i]);
   }
-  return [outputs, inputs](ShmTeam& team) {
+  return [outputs, inputs](GroupTeam& team) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const at::Tensor input = dense(inputs[i]);
       const Tensors gathered = all_dense(outputs[i]);
@@ -205,7 +205,7 @@ Call gather(const Tensors& outputs, const at::Tensor& input, int root) {
   check_here("gather", input);
   check_all_here("gather", outputs);
   for (const auto& output : outputs) check_like("gather", output, input);
-  return [outputs, input, root](ShmTeam& team) {
+  return [outputs, input, root](GroupTeam& team) {
     const at::Tensor sent = dense(input);
     const Tensors gathered = all_dense(outputs);
     team.gather(const_bytes_in(sent), addresses<void*>(gathered), root);
@@ -217,7 +217,7 @@ Call scatter(const at::Tensor& output, const Tensors& inputs, int root) {
   check_here("scatter", output);
   check_all_here("scatter", inputs);
   for (const auto& input : inputs) check_like("scatter", input, output);
-  return [output, inputs, root](ShmTeam& team) {
+  return [output, inputs, root](GroupTeam& team) {
     const at::Tensor received = dense(output);
     const Tensors sent = all_dense(inputs);
     team.scatter(addresses<const void*>(sent), bytes_in(received), root);
@@ -234,7 +234,7 @@ Call reduce_scatter(const Tensors& outputs, const std::vector<Tensors>& inputs,
     for (const auto& input : inputs[i]) check_like("reduce_scatter", input, outputs[i]);
     specs.push_back(spec_for("reduce_scatter", outputs[i], op, ranks));
   }
-  return [outputs, inputs, specs](ShmTeam& team) {
+  return [outputs, inputs, specs](GroupTeam& team) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor result = dense(outputs[i]);
       const Tensors parts = all_dense(inputs[i]);
@@ -248,10 +248,10 @@ Call reduce_scatter(const Tensors& outputs, const std::vector<Tensors>& inputs,
 Call all_to_all(const Tensors& outputs, const Tensors& inputs) {
   check_all_here("all_to_all", outputs);
   check_all_here("all_to_all", inputs);
-  return [outputs, inputs](ShmTeam& team) {
+  return [outputs, inputs](GroupTeam& team) {
     const Tensors sent = all_dense(inputs), received = all_dense(outputs);
-    std::vector<ShmTeam::ConstBytes> from;
-    std::vector<ShmTeam::Bytes> to;
+    std::vector<GroupTeam::ConstBytes> from;
+    std::vector<GroupTeam::Bytes> to;
     for (const auto& tensor : sent) from.push_back(const_bytes_in(tensor));
     for (const auto& tensor : received) to.push_back(bytes_in(tensor));
     team.all_to_all(from, to);

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "shm/team.h"
+#include "comm/group_team.h"
 
 namespace lockstep {
 
@@ -15,7 +15,7 @@ namespace lockstep {
 namespace shm_operation {
 
 using Tensors = std::vector<at::Tensor>;
-using Call = std::function<void(ShmTeam&)>;
+using Call = std::function<void(GroupTeam&)>;
 
 Call broadcast(const Tensors& tensors, int root);
 Call all_reduce(const Tensors& tensors, const c10d::ReduceOp& op, int ranks);

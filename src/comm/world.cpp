@@ -39,7 +39,7 @@ std::string choose_backend(const InitOptions& options, const Environment& enviro
   if (const auto wanted = environment.get("LOCKSTEP_BACKEND"); wanted && !wanted->empty()) {
     return *wanted;
   }
-  return device.is_cuda() ? "cpu:gloo,cuda:nccl" : "gloo";
+  return device.is_cuda() ? "cpu:gloo,cuda:nccl" : "auto";
 }
 
 c10::Device choose_device(const std::string& text, int local_rank) {
@@ -96,7 +96,7 @@ void World::Impl::connect() {
     peers = arrival.peers();
     group->peers = peers;
     group->guard->set_peers(peers);
-    attach_shm(*group);
+    attach_team(*group);
     groups->add(group);
     world_group = ProcessGroup(group);
     own_store->set(concat("connected/", rank()), std::string("1"));
@@ -336,7 +336,7 @@ ProcessGroup World::new_group(const NewGroupOptions& options) {
   const MeteredWait waiting(spec.meter.get(), "new_group");
   try {
     auto group = make_group(spec);
-    attach_shm(*group);
+    attach_team(*group);
     impl_->groups->add(group);
     return ProcessGroup(group);
   } catch (const Error&) {

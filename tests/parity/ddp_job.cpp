@@ -157,9 +157,10 @@ void run(const Options& options, lockstep::World& world, LossOf loss_of) {
 
 void run(const Options& options) {
   at::set_num_threads(1);
-  lockstep::World world = lockstep::init({.device = "cpu"});  // LOCKSTEP_BACKEND, or Gloo
-  const char* wanted = std::getenv("LOCKSTEP_BACKEND");
-  if (world.group().backend() != (wanted ? wanted : "gloo")) {
+  const char* asked = std::getenv("LOCKSTEP_BACKEND");
+  const std::string wanted = asked ? asked : "gloo";
+  lockstep::World world = lockstep::init({.backend = wanted, .device = "cpu"});
+  if (world.group().backend() != wanted) {
     throw lockstep::Error("ddp_job: the backend is " + world.group().backend());
   }
   if (options.model == "mlp") {

@@ -23,6 +23,11 @@ std::string current_test() {
   return concat(info->test_suite_name(), ".", info->name());
 }
 
+int machine_count(const RanksOptions& options) {
+  const char* wanted = std::getenv("LOCKSTEP_TEST_MACHINES");
+  return options.machines == 1 && wanted != nullptr ? std::atoi(wanted) : options.machines;
+}
+
 }  // namespace
 
 int this_rank() {
@@ -58,6 +63,10 @@ void run_in_ranks(const RanksOptions& options, const std::function<void()>& body
         .unset_environment = {},
         .stdout_path = folder / concat("rank_", rank, ".log"),
         .stderr_path = folder / concat("rank_", rank, ".log")};
+    if (const int machines = machine_count(options); machines > 1) {
+      process.set_environment["LOCKSTEP_MACHINE"] =
+          concat("m", rank * std::min(machines, options.count) / options.count);
+    }
     if (!options.gpu) process.set_environment["CUDA_VISIBLE_DEVICES"] = "";
     for (const auto& [name, value] : options.environment) process.set_environment[name] = value;
     ranks.emplace_back(process);

@@ -21,6 +21,9 @@ struct RanksOptions {
   /// Ranks that are expected to die of SIGKILL.
   std::vector<int> killed = {};
   std::map<std::string, std::string> environment = {};
+  /// Ranks believe to be on so many machines, the first of them on the first. The variable
+  /// LOCKSTEP_TEST_MACHINES says it for tests that do not.
+  int machines = 1;
   bool gpu = false;  // let the ranks see GPUs
   int timeout_seconds = 90;
 };

@@ -1,0 +1,263 @@
+#include "comm/group_team.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+
+#include "comm/group_team_parts.h"
+#include "lockstep/error.h"
+#include "shm/reduce.h"
+
+namespace lockstep {
+namespace {
+
+// Up to this size, one hop to everybody beats a chain that carries each byte once.
+constexpr std::size_t kDirectBytes = 64 << 10;
+// Up to this size, and this much of all ranks together, everybody adds by itself.
+constexpr std::size_t kSmallBytes = 16 << 10, kSmallTotal = 256 << 10;
+
+RankLayout layout_of_one_machine(int ranks) {
+  RankLayout layout;
+  layout.machines.emplace_back(static_cast<std::size_t>(ranks));
+  std::iota(layout.machines[0].begin(), layout.machines[0].end(), 0);
+  layout.machine_of.assign(static_cast<std::size_t>(ranks), 0);
+  return layout;
+}
+
+at::Tensor message(const void* data, std::size_t bytes) {
+  return at::from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(bytes)}, at::kByte);
+}
+
+}  // namespace
+
+GroupTeam::GroupTeam(std::unique_ptr<ShmTeam> here) : here_(std::move(here)) {
+  options_.rank = here_->rank();
+  options_.layout = layout_of_one_machine(here_->size());
+}
+
+GroupTeam::GroupTeam(Options options, std::unique_ptr<ShmTeam> here)
+    : options_(std::move(options)), here_(std::move(here)) {}
+
+void GroupTeam::set_busy_core(bool busy) {
+  if (here_) here_->set_busy_core(busy);
+}
+
+void GroupTeam::set_timeout(std::chrono::milliseconds timeout) {
+  if (here_) here_->set_timeout(timeout);
+}
+
+void GroupTeam::poison() {
+  if (here_) here_->poison();
+}
+
+GroupTeam::WorkPtr GroupTeam::send(const void* data, std::size_t bytes, int peer, int tag) {
+  std::vector<at::Tensor> tensors{message(data, bytes)};
+  return options_.gloo->send(tensors, peer, tag);
+}
+
+GroupTeam::WorkPtr GroupTeam::receive(void* data, std::size_t bytes, int peer, int tag) {
+  std::vector<at::Tensor> tensors{message(data, bytes)};
+  return options_.gloo->recv(tensors, peer, tag);
+}
+
+std::byte* GroupTeam::scratch(std::size_t index, std::size_t bytes) {
+  while (scratch_.size() <= index) scratch_.emplace_back();
+  auto& buffer = scratch_[index];
+  if (buffer.size() < bytes) buffer.resize(bytes);
+  return buffer.data();
+}
+
+void GroupTeam::barrier() {
+  if (one_machine()) return here_->barrier();
+  guarded([&] {
+    if (here_) here_->barrier();
+    if (leads()) meet_leaders();
+    if (here_) here_->barrier();
+  });
+}
+
+// In round r everyone tells the one 2^r further on what it knows: that so many have come.
+void GroupTeam::meet_leaders() {
+  const int machines = options_.layout.machine_count();
+  for (int distance = 1; distance < machines; distance *= 2) {
+    char told = 1, heard = 0;
+    const auto at = [&](int other) { return options_.layout.leader(other % machines); };
+    const WorkPtr received = receive(&heard, 1, at(machine() + machines - distance), options_.tag);
+    const WorkPtr sent = send(&told, 1, at(machine() + distance), options_.tag);
+    received->wait();
+    sent->wait();
+  }
+}
+
+void GroupTeam::all_reduce(void* data, std::int64_t count, const ReduceSpec& spec) {
+  if (one_machine()) return here_->all_reduce(data, count, spec);
+  check_reducible(spec);
+  const std::size_t bytes = static_cast<std::size_t>(count) * bytes_of(spec.type);
+  if (bytes <= kSmallBytes && bytes * static_cast<std::size_t>(size()) <= kSmallTotal) {
+    return all_reduce_small(data, count, spec);
+  }
+  reduce_segments({{.in = data, .out = data, .count = count}}, spec);
+}
+
+void GroupTeam::all_reduce_small(void* data, std::int64_t count, const ReduceSpec& spec) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * bytes_of(spec.type);
+  std::vector<std::byte> all(bytes * static_cast<std::size_t>(size()));
+  std::vector<void*> outputs;
+  std::vector<const void*> parts;
+  for (int rank = 0; rank < size(); ++rank) {
+    outputs.push_back(all.data() + bytes * static_cast<std::size_t>(rank));
+    parts.push_back(outputs.back());
+  }
+  all_gather({.data = data, .size = bytes}, outputs);
+  reduce_elements(spec, parts, count, data);
+}
+
+void GroupTeam::reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root) {
+  if (one_machine()) return here_->reduce(data, count, spec, root);
+  check_reducible(spec);
+  reduce_segments(
+      {{.in = data, .out = rank() == root ? data : nullptr, .count = count, .root = root}}, spec);
+}
+
+void GroupTeam::reduce_scatter(const std::vector<const void*>& inputs, void* out,
+                               std::int64_t count, const ReduceSpec& spec) {
+  if (one_machine()) return here_->reduce_scatter(inputs, out, count, spec);
+  check_reducible(spec);
+  std::vector<Segment> segments;
+  for (int root = 0; root < size(); ++root) {
+    segments.push_back({.in = inputs[static_cast<std::size_t>(root)],
+                        .out = rank() == root ? out : nullptr,
+                        .count = count,
+                        .root = root});
+  }
+  reduce_segments(segments, spec);
+}
+
+// From the root to the leader of the next machine, and on: each byte leaves every machine once. Of
+// little data the root sends to all leaders by itself.
+void GroupTeam::broadcast(Bytes data, int root) {
+  if (one_machine()) return here_->broadcast(data, root);
+  const int machines = options_.layout.machine_count();
+  const int first = options_.layout.machine_of[static_cast<std::size_t>(root)];
+  const int position = (machine() - first + machines) % machines;
+  const auto leader_at = [&](int place) {
+    return options_.layout.leader((first + place) % machines);
+  };
+  const bool direct = data.size <= kDirectBytes;
+  std::vector<int> children;
+  if (rank() == (position == 0 ? root : leader_at(position))) {
+    if (direct && position == 0) {
+      for (int place = 1; place < machines; ++place) children.push_back(leader_at(place));
+    } else if (!direct && position + 1 < machines) {
+      children.push_back(leader_at(position + 1));
+    }
+  }
+  const bool receives = position > 0 && leads();
+  const int parent = direct || position <= 1 ? root : leader_at(position - 1);
+  const int source_here = position == 0 ? options_.layout.place(root) : 0;
+
+  guarded([&] {
+    const TeamPieces pieces(data.size, team_chunk_bytes(data.size));
+    std::deque<WorkPtr> coming;
+    std::vector<WorkPtr> sent;
+    const auto at = [&](std::size_t index) {
+      return static_cast<std::byte*>(data.data) + pieces.begin(index);
+    };
+    std::size_t asked = 0;
+    for (std::size_t index = 0; index < pieces.count(); ++index) {
+      for (; receives && asked < std::min(pieces.count(), index + kTeamAhead); ++asked) {
+        coming.push_back(receive(at(asked), pieces.size(asked), parent, options_.tag));
+      }
+      if (receives) {
+        coming.front()->wait();
+        coming.pop_front();
+      }
+      for (const int child : children) {
+        sent.push_back(send(at(index), pieces.size(index), child, options_.tag));
+      }
+      if (here_) here_->broadcast({.data = at(index), .size = pieces.size(index)}, source_here);
+    }
+    for (const auto& work : sent) work->wait();
+  });
+}
+
+void GroupTeam::all_gather(ConstBytes input, const std::vector<void*>& outputs) {
+  if (one_machine()) return here_->all_gather(input, outputs);
+  guarded([&] {
+    const int first = options_.layout.leader(machine());
+    if (here_) {
+      const auto begin = outputs.begin() + first;
+      here_->all_gather(input, {begin, begin + here_->size()});
+    } else if (input.size > 0) {
+      std::memmove(outputs[static_cast<std::size_t>(rank())], input.data, input.size);
+    }
+    // So that what a machine sends at once has the size of a chunk.
+    std::size_t most = 1;
+    for (const auto& ranks : options_.layout.machines) most = std::max(most, ranks.size());
+    const std::size_t whole = team_chunk_bytes(input.size * most);
+    const TeamPieces pieces(input.size, std::max<std::size_t>(1, whole / most));
+    for (std::size_t index = 0; index < pieces.count(); ++index) {
+      exchange_blocks(pieces.begin(index), pieces.size(index), outputs);
+    }
+  });
+}
+
+// Leaders send what their machine has to all others; then every machine hands out what came. Blocks
+// travel as one message each, whatever the number of ranks.
+void GroupTeam::exchange_blocks(std::size_t offset, std::size_t bytes,
+                                const std::vector<void*>& outputs) {
+  const int machines = options_.layout.machine_count();
+  const auto block_bytes = [&](int other) { return ranks_of(other).size() * bytes; };
+  const auto block = [&](int other) {
+    return scratch(static_cast<std::size_t>(other), block_bytes(other));
+  };
+  const auto each_part = [&](int other, auto move) {
+    std::byte* part = block(other);
+    for (const int owner : ranks_of(other)) {
+      move(static_cast<std::byte*>(outputs[static_cast<std::size_t>(owner)]) + offset, part);
+      part += bytes;
+    }
+  };
+  std::vector<WorkPtr> coming(static_cast<std::size_t>(machines)), sent;
+  if (leads()) {
+    each_part(machine(), [&](std::byte* own, std::byte* part) { std::memcpy(part, own, bytes); });
+    for (int step = 1; step < machines; ++step) {
+      const int from = (machine() + machines - step) % machines;
+      coming[static_cast<std::size_t>(from)] =
+          receive(block(from), block_bytes(from), options_.layout.leader(from), options_.tag);
+    }
+    for (int step = 1; step < machines; ++step) {
+      const int to = (machine() + step) % machines;
+      sent.push_back(
+          send(block(machine()), block_bytes(machine()), options_.layout.leader(to), options_.tag));
+    }
+  }
+  for (int step = 1; step < machines; ++step) {
+    const int from = (machine() + machines - step) % machines;
+    if (leads()) coming[static_cast<std::size_t>(from)]->wait();
+    if (here_) here_->broadcast({.data = block(from), .size = block_bytes(from)}, 0);
+    each_part(from, [&](std::byte* out, std::byte* part) { std::memcpy(out, part, bytes); });
+  }
+  for (const auto& work : sent) work->wait();
+}
+
+void GroupTeam::gather(ConstBytes input, const std::vector<void*>& outputs, int root) {
+  LOCKSTEP_CHECK(one_machine(), size());
+  here_->gather(input, outputs, root);
+}
+
+void GroupTeam::scatter(const std::vector<const void*>& inputs, Bytes output, int root) {
+  LOCKSTEP_CHECK(one_machine(), size());
+  here_->scatter(inputs, output, root);
+}
+
+void GroupTeam::all_to_all(const std::vector<ConstBytes>& inputs,
+                           const std::vector<Bytes>& outputs) {
+  LOCKSTEP_CHECK(one_machine(), size());
+  here_->all_to_all(inputs, outputs);
+}
+
+}  // namespace lockstep

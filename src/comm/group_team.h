@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "comm/rank_layout.h"
+#include "shm/team.h"
+
+namespace lockstep {
+
+/// The ranks of a group as they work together: through shared memory on each machine, and, where
+/// there are several, by messages between one rank of each (its leader, the first).
+///
+/// Reductions are in rank order, element by element, however ranks are spread: the first machine
+/// hands its sums to the second, which goes on adding, and so on; the last one has the result and
+/// hands it back the same way. That takes no more bytes than a ring of the leaders does. Tensors
+/// pass in chunks, so that all machines and links work at the same time.
+///
+/// An exception ends the team on all machines. One thread at a time, the same calls in the same
+/// order on every rank; poison() is thread-safe.
+class GroupTeam {
+ public:
+  using Bytes = ShmTeam::Bytes;
+  using ConstBytes = ShmTeam::ConstBytes;
+
+  /// All ranks are on one machine.
+  explicit GroupTeam(std::unique_ptr<ShmTeam> here);
+
+  struct Options {
+    int rank = 0;
+    RankLayout layout;
+    c10::intrusive_ptr<c10d::Backend> gloo;  // for messages between ranks of the group
+    int tag = 0;                             // of messages; the one after it is used, too
+    std::function<void()> close;  // ends the connections, so that others learn of a failure
+  };
+  /// `here` is null for a rank that is alone on its machine.
+  GroupTeam(Options options, std::unique_ptr<ShmTeam> here);
+
+  bool one_machine() const { return options_.layout.machine_count() <= 1; }
+  int rank() const { return options_.rank; }
+  int size() const { return static_cast<int>(options_.layout.machine_of.size()); }
+
+  // As in ShmTeam.
+  void barrier();
+  void all_reduce(void* data, std::int64_t count, const ReduceSpec& spec);
+  void reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root);
+  void reduce_scatter(const std::vector<const void*>& inputs, void* out, std::int64_t count,
+                      const ReduceSpec& spec);
+  void broadcast(Bytes data, int root);
+  void all_gather(ConstBytes input, const std::vector<void*>& outputs);
+
+  // Between machines these would save nothing: Gloo does them as well.
+  void gather(ConstBytes input, const std::vector<void*>& outputs, int root);
+  void scatter(const std::vector<const void*>& inputs, Bytes output, int root);
+  void all_to_all(const std::vector<ConstBytes>& inputs, const std::vector<Bytes>& outputs);
+
+  void set_busy_core(bool busy);
+  void set_timeout(std::chrono::milliseconds timeout);
+  void poison();
+
+ private:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  class ReduceStream;
+
+  /// Elements of all ranks that are combined, and who gets the result.
+  struct Segment {
+    const void* in = nullptr;
+    void* out = nullptr;  // may be `in`; null where this rank does not get the result
+    std::int64_t count = 0;
+    int root = kEveryone;
+  };
+  static constexpr int kEveryone = -1;
+
+  template <typename Body>
+  void guarded(Body body);
+
+  void reduce_segments(const std::vector<Segment>& segments, const ReduceSpec& spec);
+  /// Of little data: everybody gets all of it and adds by itself.
+  void all_reduce_small(void* data, std::int64_t count, const ReduceSpec& spec);
+  void meet_leaders();
+  void exchange_blocks(std::size_t offset, std::size_t bytes, const std::vector<void*>& outputs);
+
+  int machine() const { return options_.layout.machine_of[static_cast<std::size_t>(rank())]; }
+  bool leads() const { return options_.layout.leader(machine()) == rank(); }
+  const std::vector<int>& ranks_of(int machine) const {
+    return options_.layout.machines[static_cast<std::size_t>(machine)];
+  }
+  WorkPtr send(const void* data, std::size_t bytes, int peer, int tag);
+  WorkPtr receive(void* data, std::size_t bytes, int peer, int tag);
+  /// Memory of so many bytes that is kept for the next call.
+  std::byte* scratch(std::size_t index, std::size_t bytes);
+
+  Options options_;
+  std::unique_ptr<ShmTeam> here_;
+  std::deque<std::vector<std::byte>> scratch_;
+};
+
+}  // namespace lockstep

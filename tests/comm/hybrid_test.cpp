@@ -1,0 +1,330 @@
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "comm/element_types.h"
+#include "comm/group_impl.h"
+#include "comm/ordered_reduction.h"
+#include "comm/rank_layout.h"
+#include "lockstep/error.h"
+#include "lockstep/world.h"
+#include "shm/reduce.h"
+#include "tests/support/ranks.h"
+
+// Ranks that believe to be on several machines. collectives_test.cpp runs another time on them, and
+// tests/programs/hybrid_link_test.py has real links between them.
+using namespace lockstep;
+using namespace std::chrono_literals;
+using lockstep::testing::kill_this_process;
+using lockstep::testing::this_rank;
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+at::Tensor tensor_of(int rank, std::int64_t count, at::ScalarType type) {
+  torch::manual_seed(31 * count + rank);
+  if (type == at::kBool) return torch::randint(0, 2, {count}, at::kLong).to(type);
+  if (at::isFloatingType(type)) return torch::randn({count}).to(type);
+  return torch::randint(1, 100, {count}, at::kLong).to(type);
+}
+
+Tensors of_all_ranks(int ranks, std::int64_t count, at::ScalarType type) {
+  Tensors all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(tensor_of(rank, count, type));
+  return all;
+}
+
+// What one process gets that adds in rank order.
+at::Tensor reduced(const Tensors& all, ReduceOperator op, double divisor = 1) {
+  std::vector<const void*> parts;
+  for (const auto& each : all) parts.push_back(each.const_data_ptr());
+  at::Tensor result = torch::empty_like(all[0]);
+  reduce_elements({.type = *element_type(result.scalar_type()), .op = op, .divisor = divisor},
+                  parts, result.numel(), result.mutable_data_ptr());
+  return result;
+}
+
+bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes() &&
+         (a.nbytes() == 0 || std::memcmp(a.contiguous().const_data_ptr(),
+                                         b.contiguous().const_data_ptr(), a.nbytes()) == 0);
+}
+
+World hybrid_world() {
+  World world = init({.backend = "hybrid"});
+  EXPECT_EQ(world.group().backend(), "hybrid");
+  return world;
+}
+
+const std::vector<std::pair<ReduceOp, ReduceOperator>> kOperations{
+    {ReduceOp::sum, ReduceOperator::sum},      {ReduceOp::product, ReduceOperator::product},
+    {ReduceOp::min, ReduceOperator::min},      {ReduceOp::max, ReduceOperator::max},
+    {ReduceOp::band, ReduceOperator::bit_and}, {ReduceOp::bor, ReduceOperator::bit_or},
+    {ReduceOp::bxor, ReduceOperator::bit_xor}};
+
+void expect_reductions_in_rank_order(World& world, at::ScalarType type, std::int64_t count) {
+  auto& group = world.group();
+  const int ranks = group.size(), rank = group.rank();
+  const Tensors all = of_all_ranks(ranks, count, type);
+  for (const auto& [op, operation] : kOperations) {
+    if (at::isFloatingType(type) && operation > ReduceOperator::max) continue;
+    at::Tensor mine = all[rank].clone();
+    group.all_reduce(mine, {.op = op});
+    EXPECT_TRUE(equal_bits(mine, reduced(all, operation))) << type << " x " << count;
+  }
+  at::Tensor mean = all[rank].clone();
+  group.all_reduce(mean, {.op = ReduceOp::avg});
+  EXPECT_TRUE(equal_bits(mean, reduced(all, ReduceOperator::sum, ranks))) << type << " " << count;
+
+  const at::Tensor sum = reduced(all, ReduceOperator::sum);
+  for (int root = 0; root < ranks; ++root) {
+    at::Tensor mine = all[rank].clone();
+    group.reduce(mine, {.root = root});
+    EXPECT_TRUE(equal_bits(mine, rank == root ? sum : all[rank])) << type << " to " << root;
+  }
+  Tensors inputs;  // for each rank
+  for (int to = 0; to < ranks; ++to) inputs.push_back(tensor_of(100 * rank + to, count, type));
+  Tensors meant;
+  for (int from = 0; from < ranks; ++from) {
+    meant.push_back(tensor_of(100 * from + rank, count, type));
+  }
+  at::Tensor part = torch::empty_like(all[0]);
+  group.reduce_scatter(part, inputs);
+  EXPECT_TRUE(equal_bits(part, reduced(meant, ReduceOperator::sum))) << type << " x " << count;
+}
+
+void expect_moves(World& world, at::ScalarType type, std::int64_t count) {
+  auto& group = world.group();
+  const int ranks = group.size(), rank = group.rank();
+  const Tensors all = of_all_ranks(ranks, count, type);
+  for (int root = 0; root < ranks; ++root) {
+    at::Tensor mine = all[rank].clone();
+    group.broadcast(mine, {.root = root});
+    EXPECT_TRUE(equal_bits(mine, all[root])) << type << " x " << count << " from " << root;
+  }
+  Tensors gathered;
+  for (int each = 0; each < ranks; ++each) gathered.push_back(torch::empty_like(all[0]));
+  group.all_gather(gathered, all[rank]);
+  for (int each = 0; each < ranks; ++each) EXPECT_TRUE(equal_bits(gathered[each], all[each]));
+  at::Tensor joined = torch::empty({count * ranks}, all[0].options());
+  group.all_gather_into_tensor(joined, all[rank]);
+  EXPECT_TRUE(equal_bits(joined, torch::cat(all)));
+
+  if (count == 0) return;
+  const int root = ranks - 1;
+  Tensors at_root, sent;
+  if (rank == root) at_root = gathered, sent = all;
+  group.gather(at_root, all[rank], {.root = root});
+  at::Tensor received = torch::empty_like(all[0]);
+  group.scatter(received, sent, {.root = root});
+  EXPECT_TRUE(equal_bits(received, all[rank]));
+  Tensors list_in(ranks, all[rank]), list_out = gathered;
+  group.all_to_all(list_out, list_in);
+  for (int each = 0; each < ranks; ++each) EXPECT_TRUE(equal_bits(list_out[each], all[each]));
+  at::Tensor exchanged = torch::empty({count * ranks}, all[0].options());
+  group.all_to_all_single(exchanged, torch::cat(Tensors(ranks, all[rank])));
+  EXPECT_TRUE(equal_bits(exchanged, torch::cat(all)));
+}
+
+void expect_every_collective() {
+  World world = hybrid_world();
+  // Around the sizes at which the ways change: 16 KiB, chunks of 32 to 256 KiB; and many chunks.
+  for (const std::int64_t count : {0, 1, 999, 4097, 70'001}) {
+    for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong}) {
+      expect_reductions_in_rank_order(world, type, count);
+    }
+    expect_moves(world, at::kFloat, count);
+  }
+  for (const auto type : {at::kBool, at::kChar, at::kByte, at::kShort, at::kInt, at::kDouble}) {
+    expect_reductions_in_rank_order(world, type, 9'001);
+    expect_moves(world, type, 9'001);
+  }
+  at::Tensor large = tensor_of(world.rank(), 2'000'003, at::kFloat);
+  world.group().all_reduce(large);
+  EXPECT_TRUE(equal_bits(large, reduced(of_all_ranks(world.world_size(), 2'000'003, at::kFloat),
+                                        ReduceOperator::sum)));
+  world.barrier();
+}
+
+struct Killable {
+  const char* name;
+  std::function<void(ProcessGroup&)> call;
+};
+
+std::vector<Killable> collectives_to_die_in() {
+  constexpr std::int64_t n = 400'000;
+  return {
+      {"all_reduce", [](ProcessGroup& g) { g.all_reduce(torch::ones({n})); }},
+      {"reduce", [](ProcessGroup& g) { g.reduce(torch::ones({n})); }},
+      {"broadcast", [](ProcessGroup& g) { g.broadcast(torch::ones({n}), {.root = 2}); }},
+      {"all_gather_into_tensor",
+       [](ProcessGroup& g) { g.all_gather_into_tensor(torch::ones({4 * n}), torch::ones({n})); }},
+      {"reduce_scatter_tensor",
+       [](ProcessGroup& g) { g.reduce_scatter_tensor(torch::ones({n}), torch::ones({4 * n})); }},
+      {"barrier", [](ProcessGroup& g) { g.barrier(); }},
+      {"all_to_all_single",
+       [](ProcessGroup& g) { g.all_to_all_single(torch::ones({4 * n}), torch::ones({4 * n})); }},
+  };
+}
+
+bool has_memory_of_a_team() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:lockstep") != std::string::npos) return true;
+  }
+  return false;
+}
+
+// The victim dies in the middle of one of many calls; everybody else is let go at once.
+void expect_release(int victim) {
+  const auto collectives = collectives_to_die_in();
+  {
+    World world = init({.backend = "hybrid", .timeout = 60s});
+    const Killable& collective = collectives[std::atoi(std::getenv("HYBRID_TEST_COLLECTIVE"))];
+    collective.call(world.group());
+    world.barrier();
+    if (this_rank() == victim) {
+      std::thread([] {
+        std::this_thread::sleep_for(20ms);
+        kill_this_process();
+      }).detach();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW(while (true) collective.call(world.group()), PeerLost) << collective.name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+    EXPECT_THROW(world.group().barrier(), PeerLost) << collective.name;
+    EXPECT_TRUE(has_memory_of_a_team());
+  }
+  EXPECT_FALSE(has_memory_of_a_team());
+}
+
+}  // namespace
+
+TEST(RankLayout, ranks_of_a_machine_follow_each_other) {
+  const auto layout = RankLayout::of({"a", "a", "b", "b", "b", "c"});
+  ASSERT_TRUE(layout);
+  EXPECT_EQ(layout->machines, (std::vector<std::vector<int>>{{0, 1}, {2, 3, 4}, {5}}));
+  EXPECT_EQ(layout->leader(1), 2);
+  EXPECT_EQ(layout->place(4), 2);
+  EXPECT_FALSE(layout->all_alone());
+  EXPECT_TRUE(RankLayout::of({"a", "b"})->all_alone());
+  EXPECT_FALSE(RankLayout::of({"a", "b", "a"}));
+}
+
+RANKS_TEST_WITH(Hybrid, two_machines_of_two_ranks, {.count = 4, .machines = 2}) {
+  expect_every_collective();
+}
+RANKS_TEST_WITH(Hybrid, machines_of_two_ranks_and_of_one, {.count = 3, .machines = 2}) {
+  expect_every_collective();
+}
+RANKS_TEST_WITH(Hybrid, three_machines_of_five_ranks, {.count = 5, .machines = 3}) {
+  expect_every_collective();
+}
+
+RANKS_TEST_WITH(Hybrid, ordered_reductions_have_the_same_bits, {.count = 5, .machines = 2}) {
+  World world = init({.backend = "gloo"});
+  OrderedReduction reduction(world.group().impl());
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const std::int64_t count : {1, 4096, 4097, 300'001}) {
+      for (const auto urgency :
+           {OrderedReduction::Urgency::wait_now, OrderedReduction::Urgency::overlap}) {
+        const auto future = reduction.mean(tensor_of(world.rank(), count, type), urgency);
+        future->waitAndThrow();
+        EXPECT_TRUE(equal_bits(future->value().toTensor(),
+                               reduced(of_all_ranks(5, count, type), ReduceOperator::sum, 5)))
+            << type << " x " << count;
+      }
+    }
+  }
+  EXPECT_TRUE(world.group().impl()->shm->in_use());
+}
+
+RANKS_TEST_WITH(Hybrid, is_chosen_where_ranks_share_machines, {.count = 4, .machines = 2}) {
+  World world = init();
+  EXPECT_EQ(world.group().backend(), "hybrid");
+  const ProcessGroup here = world.new_group({.ranks = {0, 1}});
+  const ProcessGroup apart = world.new_group({.ranks = {1, 2}});
+  const ProcessGroup three = world.new_group({.ranks = {1, 2, 3}, .backend = "shm"});
+  const auto backend_of = [](const ProcessGroup& group, const char* otherwise) {
+    return group.is_member() ? group.backend() : otherwise;
+  };
+  EXPECT_EQ(backend_of(here, "shm"), "shm");
+  EXPECT_EQ(backend_of(apart, "gloo"), "gloo");
+  EXPECT_EQ(backend_of(three, "hybrid"), "hybrid");
+  world.barrier();
+}
+
+RANKS_TEST_WITH(Hybrid, operations_in_flight_keep_their_order, {.count = 4, .machines = 2}) {
+  World world = hybrid_world();
+  auto& group = world.group();
+  Tensors tensors;
+  std::vector<Work> works;
+  for (int i = 0; i < 30; ++i) {
+    const bool async_op = i % 4 != 3;  // now and then one that is waited for at once
+    tensors.push_back(torch::full({i % 5 == 0 ? 100'000 : 7}, i + world.rank(), at::kDouble));
+    works.push_back(i % 2 == 0
+                        ? group.all_reduce(tensors.back(), {.async_op = async_op})
+                        : group.broadcast(tensors.back(), {.root = i % 4, .async_op = async_op}));
+  }
+  for (int i = 29; i >= 0; --i) {
+    works[i].wait();
+    const double expected = i % 2 == 0 ? 4.0 * i + 6 : i + i % 4;
+    EXPECT_TRUE((tensors[i] == expected).all().item<bool>()) << i;
+  }
+}
+
+RANKS_TEST_WITH(Hybrid, abort_wakes_ranks_of_all_machines, {.count = 4, .machines = 2}) {
+  World world = hybrid_world();
+  world.barrier();
+  if (world.rank() == 3) {
+    world.store().wait({"over0", "over1", "over2"}, 20s);
+    return;
+  }
+  const at::Tensor tensor = torch::ones({300'000});
+  if (world.rank() == 0) {
+    Work work = world.group().all_reduce(tensor, {.async_op = true});
+    world.abort();
+    EXPECT_THROW(work.wait(), Aborted);
+  } else {
+    EXPECT_THROW(world.group().all_reduce(tensor), PeerLost);
+  }
+  world.store().set(concat("over", world.rank()), "1");
+}
+
+RANKS_TEST_WITH(Hybrid, a_rank_that_shares_no_memory_decides_for_all, {.count = 4, .machines = 2}) {
+  if (this_rank() == 3) setenv("LOCKSTEP_SHM", "0", 1);
+  unsetenv("LOCKSTEP_QUIET");
+  ::testing::internal::CaptureStderr();
+  World world = init({.backend = "hybrid"});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(world.group().backend(), "gloo");
+  EXPECT_EQ(said, this_rank() == 0 ? "lockstep: group 0: its collectives go over TCP and not "
+                                     "through shared memory: rank 3: LOCKSTEP_SHM is 0\n"
+                                   : "");
+  at::Tensor tensor = torch::ones({10});
+  world.group().all_reduce(tensor);
+  EXPECT_EQ(tensor[9].item<float>(), 4);
+}
+
+// The victim is a leader in one half of them.
+#define HYBRID_DEATH_TEST(name, number, victim)                          \
+  RANKS_TEST_WITH(HybridDeath, name,                                     \
+                  {.count = 4,                                           \
+                   .killed = {victim},                                   \
+                   .environment = {{"HYBRID_TEST_COLLECTIVE", #number}}, \
+                   .machines = 2}) {                                     \
+    expect_release(victim);                                              \
+  }
+HYBRID_DEATH_TEST(in_all_reduce, 0, 3)
+HYBRID_DEATH_TEST(in_all_reduce_of_a_leader, 0, 2)
+HYBRID_DEATH_TEST(in_reduce, 1, 1)
+HYBRID_DEATH_TEST(in_broadcast, 2, 2)
+HYBRID_DEATH_TEST(in_all_gather, 3, 3)
+HYBRID_DEATH_TEST(in_reduce_scatter, 4, 0)
+HYBRID_DEATH_TEST(in_barrier, 5, 1)
+HYBRID_DEATH_TEST(in_all_to_all, 6, 3)
