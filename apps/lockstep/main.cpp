@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "archive/snapshot_command.h"
+#include "board/board_access.h"
 #include "board/top_command.h"
 #include "cluster/agent_command.h"
 #include "cluster/cluster_run.h"
@@ -46,6 +47,10 @@ constexpr std::array<lockstep::Entry, 13> kCommands{{
     {"man", "print the manual page"},
     {"version", "print the version"},
 }};
+
+std::vector<lockstep::CommandManual> command_manuals() {
+  return {lockstep::board_manual(), lockstep::top_manual(), lockstep::snapshot_manual()};
+}
 
 std::string usage() {
   std::string text = "usage: lockstep <command> [options]\n\n";
@@ -95,13 +100,18 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   if (command == "completion") {
     if (arguments.size() != 1)
       throw InvalidArgument("completion takes one shell: bash, zsh or fish");
-    const std::string doctor = lockstep::doctor_option_words();
-    const std::array<lockstep::Entry, 1> more{{{"doctor", doctor}}};
+    std::vector<std::string> words{lockstep::doctor_option_words()};
+    std::vector<lockstep::Entry> more{{"doctor", ""}};
+    for (const lockstep::CommandManual& manual : command_manuals()) {
+      words.push_back(lockstep::completion_words(manual));
+      more.push_back({manual.name, ""});
+    }
+    for (std::size_t i = 0; i < more.size(); ++i) more[i].text = words[i];
     std::fputs(lockstep::completion_script(arguments[0], kCommands, more).c_str(), stdout);
     return 0;
   }
   if (command == "man") {
-    std::fputs(lockstep::man_page(LOCKSTEP_VERSION).c_str(), stdout);
+    std::fputs(lockstep::man_page(LOCKSTEP_VERSION, command_manuals()).c_str(), stdout);
     return 0;
   }
   if (command == "version" || command == "--version") {

@@ -16,25 +16,6 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kUsage =
-    R"(usage: lockstep snapshot list DIRECTORY
-       lockstep snapshot inspect PATH
-       lockstep snapshot verify PATH
-       lockstep snapshot convert [--part=NAME] SOURCE TARGET
-       lockstep snapshot diff [--part=NAME] FIRST SECOND
-
-  list     the snapshots of a directory, newest first
-  inspect  what a snapshot or a file holds: tensors with types and shapes, values
-  verify   reads everything and compares checksums; exit code 1 if anything is damaged
-  convert  by the name of TARGET: *.pt (what torch.load reads), *.safetensors, or a folder
-           (of a snapshot: one with model.safetensors; of a .pt file: a directory of snapshots)
-  diff     which tensors differ, and by how much; exit code 1 if any does
-
-PATH, SOURCE, FIRST and SECOND are a snapshot (step_<N>, or a directory of snapshots, of which
-the newest intact one is taken), a .safetensors file or a file of torch.save. --part takes one
-part alone, such as model or optimizer. Nothing in a file is ever executed.
-)";
-
 struct Arguments {
   std::vector<std::string> paths;
   std::string part;
@@ -170,6 +151,34 @@ int convert_paths(const Arguments& arguments, std::ostream& out) {
 
 }  // namespace
 
+const CommandManual& snapshot_manual() {
+  static constexpr std::array<CommandWord, 7> kWords{{
+      {"list DIRECTORY", "the snapshots of a directory, newest first"},
+      {"inspect PATH", "what a snapshot or a file holds: tensors with types and shapes, values"},
+      {"verify PATH",
+       "reads everything and compares checksums; exit code 1 if anything is "
+       "damaged"},
+      {"convert SOURCE TARGET",
+       "by the name of TARGET: *.pt (what torch.load reads), *.safetensors, or a folder (of a "
+       "snapshot: one with model.safetensors; of a .pt file: a directory of snapshots)"},
+      {"diff FIRST SECOND", "which tensors differ, and by how much; exit code 1 if any does"},
+      {"--part=NAME", "for convert and diff: one part alone, such as model or optimizer"},
+      {"-h, --help", "print this"},
+  }};
+  static constexpr CommandManual kManual{
+      .name = "snapshot",
+      .arguments = "list|inspect|verify|convert|diff [--part=NAME] PATH...",
+      .summary =
+          "lockstep snapshot lists, inspects, verifies, converts and compares snapshots and "
+          "files of torch.save.",
+      .words = kWords,
+      .remarks =
+          "PATH, SOURCE, FIRST and SECOND are a snapshot (step_<N>, or a directory of "
+          "snapshots, of which the newest intact one is taken), a .safetensors file or a "
+          "file of torch.save. Nothing in a file is ever executed."};
+  return kManual;
+}
+
 int snapshot_command(const std::vector<std::string>& arguments, std::ostream& out) {
   if (arguments.empty()) {
     throw InvalidArgument(
@@ -180,7 +189,7 @@ int snapshot_command(const std::vector<std::string>& arguments, std::ostream& ou
   const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
   if (command == "-h" || command == "--help" ||
       (!rest.empty() && (rest[0] == "-h" || rest[0] == "--help"))) {
-    out << kUsage;
+    out << help_of(snapshot_manual());
     return 0;
   }
   if (command == "list") return list(parse(command, rest, 1, false).paths[0], out);

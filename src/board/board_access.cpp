@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -22,19 +23,34 @@ bool is_token_letter(char letter) {
 
 }  // namespace
 
+const CommandManual& board_manual() {
+  static constexpr std::array<CommandWord, 4> kWords{{
+      {"--port=PORT",
+       "where to listen (default 8642, or a free one where that is taken; 0: a free "
+       "one)"},
+      {"--host=ADDRESS",
+       "the address to listen at (default 127.0.0.1); others than this machine's "
+       "own loopback need --token-file"},
+      {"--token-file=FILE",
+       "the token that the page asks for, 16 letters or more, in a file that "
+       "only its owner can read (default: a new one each time)"},
+      {"-h, --help", "print this"},
+  }};
+  static constexpr CommandManual kManual{
+      .name = "board",
+      .arguments = "[OPTIONS] DIR",
+      .summary =
+          "lockstep board shows the runs below DIR as a page in a browser: curves, ranks, "
+          "events, logs, samples, snapshots. It only reads, and only below DIR.",
+      .words = kWords,
+      .remarks =
+          "The line that it prints has the address with the token in it. From another "
+          "machine: ssh -L 8642:127.0.0.1:8642 HOST, then open that address there."};
+  return kManual;
+}
+
 std::string board_help() {
-  return "usage: lockstep board [OPTIONS] DIR\n\n"
-         "Shows the runs below DIR as a page in a browser. Reads only, and only below DIR.\n\n"
-         "  --port PORT        (default 8642, or a free one where that is taken; 0: a free one)\n"
-         "  --host ADDRESS     where to listen (default 127.0.0.1); others than this machine's "
-         "own\n"
-         "                     loopback need --token-file\n"
-         "  --token-file FILE  the token that the page asks for, 16 letters or more, in a file "
-         "that\n"
-         "                     only its owner can read (default: a new one each time)\n"
-         "  -h, --help\n\n"
-         "The line that it prints has the address with the token in it. From another machine:\n"
-         "ssh -L 8642:127.0.0.1:8642 HOST, then open that address there.\n";
+  return help_of(board_manual());
 }
 
 BoardOptions parse_board_options(const std::vector<std::string>& arguments) {

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/command_manual.h"
+
 namespace lockstep {
 
 /// `lockstep board`'s command line.
@@ -18,6 +20,7 @@ struct BoardOptions {
 
 /// Throws InvalidArgument, naming the option and its value.
 BoardOptions parse_board_options(const std::vector<std::string>& arguments);
+const CommandManual& board_manual();
 std::string board_help();
 
 /// Whether only this machine can reach `host`.

@@ -5,6 +5,7 @@
 #include <termios.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,12 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kTopHelp =
-    "usage: lockstep top [--once | --json] DIR\n\n"
-    "Shows the runs below DIR at a glance; `lockstep board DIR` shows more in a browser.\n\n"
-    "  --once   print once and end, as when the output is no terminal\n"
-    "  --json   print once, as JSON\n\n"
-    "Keys: j and k choose a run, q ends.\n";
 constexpr int kRefreshMs = 1000;
 
 volatile std::sig_atomic_t top_interrupted = 0;
@@ -126,12 +121,29 @@ int follow(BoardApi& api) {
 
 }  // namespace
 
+const CommandManual& top_manual() {
+  static constexpr std::array<CommandWord, 3> kWords{{
+      {"--once", "print once and end, as where the output is no terminal"},
+      {"--json", "print once, as JSON"},
+      {"-h, --help", "print this"},
+  }};
+  static constexpr CommandManual kManual{
+      .name = "top",
+      .arguments = "[--once | --json] DIR",
+      .summary =
+          "lockstep top shows the runs below DIR at a glance in the terminal; lockstep board "
+          "shows more in a browser.",
+      .words = kWords,
+      .remarks = "Keys: j and k choose a run, q ends."};
+  return kManual;
+}
+
 int top_command(const std::vector<std::string>& arguments, std::ostream& out) {
   std::string directory;
   bool once = ::isatty(STDOUT_FILENO) == 0 || ::isatty(STDIN_FILENO) == 0, as_json = false;
   for (const std::string& word : arguments) {
     if (word == "-h" || word == "--help") {
-      out << kTopHelp;
+      out << help_of(top_manual());
       return 0;
     }
     if (word == "--once") {

@@ -93,7 +93,8 @@ _lockstep() {
 )sh",
       cases(more, "word='", "'"), R"sh(    *) ;;
   esac
-  if [[ -n $word && $cur == -* ]]; then
+  # Words without dashes are commands of the command, and its first word.
+  if [[ -n $word && ($cur == -* || ($COMP_CWORD -eq 2 && $word == [a-z]*)) ]]; then
     _lockstep_values -W "$word"
     [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
     return
@@ -227,6 +228,10 @@ std::string fish_script(std::span<const Entry> commands, std::span<const Entry> 
     for (std::string_view word : split(command.text, ' ')) {
       const bool takes_value = word.ends_with("=");
       if (takes_value) word.remove_suffix(1);
+      if (!word.starts_with("-")) {
+        text += concat("complete -c lockstep -n '__fish_seen_subcommand_from ", command.term,
+                       "; and test (count (commandline -opc)) -eq 2' -f -a ", word, "\n");
+      }
       if (!word.starts_with("--")) continue;
       text += concat("complete -c lockstep -n '__fish_seen_subcommand_from ", command.term, "' -l ",
                      word.substr(2), takes_value ? " -r" : "", "\n");

@@ -61,9 +61,24 @@ std::string options() {
   return text;
 }
 
+std::string capitals(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return result;
+}
+
+std::string section(const CommandManual& manual) {
+  std::string text = concat(".SH LOCKSTEP ", capitals(manual.name), "\n.B lockstep ", manual.name,
+                            "\n", escaped(manual.arguments), "\n", paragraph(manual.summary));
+  for (const CommandWord& word : manual.words) text += man_entry(word.term, word.help);
+  return manual.remarks.empty() ? text : text + paragraph(manual.remarks);
+}
+
 }  // namespace
 
-std::string man_page(std::string_view version) {
+std::string man_page(std::string_view version, std::span<const CommandManual> more) {
   std::string text = concat(
       ".TH LOCKSTEP-RUN 1 \"\" \"lockstep ", escaped(version), "\" \"lockstep\"\n",
       ".SH NAME\nlockstep-run, lockstep-launch, lockstep-stack, lockstep-doctor \\- start the "
@@ -79,6 +94,7 @@ std::string man_page(std::string_view version) {
       paragraph(description(LaunchCommand::launch)), paragraph(program_rules()),
       paragraph(stack_description()), paragraph(doctor_description()),
       paragraph(jobs_description()), options());
+  for (const CommandManual& manual : more) text += section(manual);
   text += concat(entries("ENVIRONMENT", launcher_variables()),
                  entries("ENVIRONMENT OF WORKERS", worker_variables()),
                  entries("EXIT STATUS", exit_statuses()), ".SH EXAMPLES\n");

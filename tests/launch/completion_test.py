@@ -62,6 +62,10 @@ class Bash(Completion):
         self.assertNotIn("--use-env", self.complete("lockstep", "run", "--"))
         self.assertIn("--use-env", self.complete("lockstep", "launch", "--"))
         self.assertEqual(self.complete("lockstep", "doctor", "--shared"), ["--shared-dir="])
+        self.assertEqual(self.complete("lockstep", "board", "--tok"), ["--token-file="])
+        self.assertEqual(self.complete("lockstep", "top", "--o"), ["--once"])
+        self.assertEqual(self.complete("lockstep", "snapshot", "v"), ["verify"])
+        self.assertEqual(self.complete("lockstep", "snapshot", "diff", "--p"), ["--part="])
 
 
 class Fish(Completion):
@@ -80,6 +84,8 @@ class Fish(Completion):
         self.assertNotIn("--use-env", self.complete("lockstep run --use"))
         self.assertIn("--use-env", self.complete("lockstep launch --use"))
         self.assertIn("--shared-dir", [each.rstrip("=") for each in self.complete("lockstep doctor --sh")])
+        self.assertIn("--token-file", [each.rstrip("=") for each in self.complete("lockstep board --tok")])
+        self.assertEqual(self.complete("lockstep snapshot ver"), ["verify"])
 
 
 class Zsh(Completion):
@@ -132,6 +138,7 @@ class Zsh(Completion):
         self.assertEqual(self.complete("lockstep run --rdzv-b"), ["run", "--rdzv-backend"])
         self.assertEqual(self.complete("lockstep launch --use"), ["launch", "--use-env"])
         self.assertEqual(self.complete("lockstep doctor --js"), ["doctor", "--json"])
+        self.assertEqual(self.complete("lockstep snapshot ver"), ["snapshot", "verify"])
 
 
 if __name__ == "__main__":

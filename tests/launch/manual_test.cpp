@@ -12,6 +12,8 @@
 #include "lockstep/error.h"
 
 using lockstep::all_options;
+using lockstep::CommandManual;
+using lockstep::CommandWord;
 using lockstep::completion_script;
 using lockstep::concat;
 using lockstep::Entry;
@@ -92,6 +94,20 @@ TEST(Manual, every_option_has_an_entry_and_nothing_is_a_request_by_accident) {
     }
     EXPECT_FALSE(line.empty()) << "an empty line is a request for space";
   }
+}
+
+TEST(Manual, commands_with_a_section_have_all_of_their_words_in_it_and_in_completions) {
+  static constexpr std::array<CommandWord, 3> kWords{
+      {{"show PATH", "Shows it"}, {"--at=PLACE", "Where"}, {"-h, --help", "This"}}};
+  const CommandManual manual{
+      .name = "thing", .arguments = "[OPTIONS]", .summary = "Does a thing.", .words = kWords};
+  const std::string page = man_page("1.2", {&manual, 1});
+  EXPECT_TRUE(contains(page, ".SH LOCKSTEP THING\n.B lockstep thing\n[OPTIONS]\n")) << page;
+  EXPECT_TRUE(contains(page, ".B \\-\\-at=PLACE\nWhere\n")) << page;
+  EXPECT_EQ(completion_words(manual), "show --at= --help");
+  EXPECT_EQ(help_of(manual),
+            "usage: lockstep thing [OPTIONS]\n\nDoes a thing.\n\n  show PATH   Shows it\n"
+            "  --at=PLACE  Where\n  -h, --help  This\n");
 }
 
 TEST(Completion, knows_every_option_in_every_shell) {
