@@ -451,11 +451,13 @@ void Coordinator::lose(const std::string& id, const std::string& reason, int cod
   }
   departures_[node.info.host] = {reason, now_};
   const std::string text = concat("node ", node.info.host, " was lost: ", reason);
-  if (node.participant) {
-    lost_someone_ = true;
-  } else {
-    actions_.push_back(Say{text});
-  }
+  // Of a participant people hear with what is done about it.
+  actions_.push_back(Say{node.participant ? "" : text, NodeChange{.kind = NodeChange::Kind::lost,
+                                                                  .host = node.info.host,
+                                                                  .address = node.info.address,
+                                                                  .workers = node.info.workers,
+                                                                  .reason = reason}});
+  if (node.participant) lost_someone_ = true;
   switch (phase_) {
     case Phase::gathering:
       return gather();

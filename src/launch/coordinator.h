@@ -48,9 +48,18 @@ struct SendTo {
 struct CloseLink {
   LinkId link = 0;
 };
-/// A line for people.
+/// A node has joined the job, or left it; for the run's events.
+struct NodeChange {
+  enum class Kind { joined, lost };
+  Kind kind = Kind::joined;
+  std::string host, address;
+  int workers = 0;
+  std::string reason = {};  // of a loss
+};
+/// A line for people, who are told of some changes in other words: then it is empty.
 struct Say {
   std::string text;
+  std::optional<NodeChange> change = std::nullopt;
 };
 /// Everyone has heard the end, or could not be told.
 struct CoordinatorDone {};

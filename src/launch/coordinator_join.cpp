@@ -149,7 +149,11 @@ void Coordinator::catch_up(Node& node, const Join& join) {
     if (options_.terms.max_nodes > 1) {
       actions_.push_back(
           Say{concat("node ", node.info.host, " (", node.info.address, ", ", node.info.workers,
-                     node.info.workers == 1 ? " worker" : " workers", ") joined")});
+                     node.info.workers == 1 ? " worker" : " workers", ") joined"),
+              NodeChange{.kind = NodeChange::Kind::joined,
+                         .host = node.info.host,
+                         .address = node.info.address,
+                         .workers = node.info.workers}});
       say_what_differs(node.info);
     }
     give_up_survey_with(node.info.id);

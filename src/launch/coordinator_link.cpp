@@ -31,6 +31,7 @@ class LocalLink : public CoordinatorLink {
                 .done = callbacks_.idle,
                 .open_store = callbacks_.open_store,
                 .connect_store = callbacks_.connect_store,
+                .node_changed = callbacks_.node_changed,
                 .keep_record = std::move(keeper)}) {}
 
   ~LocalLink() override { loop_.cancel(connecting_); }

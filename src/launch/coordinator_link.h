@@ -26,6 +26,8 @@ class CoordinatorLink {
     std::function<void(const Message&)> message;
     std::function<void(const std::string& reason)> disconnected;
     std::function<void(const std::string& text)> say;
+    // Where the coordinator runs in this process; see CoordinatorShell.
+    std::function<void(const std::string& text, const NodeChange&)> node_changed = {};
     // With etcd: the coordinator is elsewhere now, or here. disconnected() follows.
     std::function<void(const std::string& where, bool here)> moved = {};
     std::function<void()> idle;  // over() may have become true

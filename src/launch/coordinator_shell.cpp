@@ -227,7 +227,11 @@ void CoordinatorShell::carry_out(const CoordinatorAction& action) {
       if (*alive) callbacks_.local_agent_closed("the coordinator closed the connection");
     });
   } else if (const auto* say = std::get_if<Say>(&action)) {
-    callbacks_.say(say->text);
+    if (say->change && callbacks_.node_changed) {
+      callbacks_.node_changed(say->text, *say->change);
+    } else if (!say->text.empty()) {
+      callbacks_.say(say->text);
+    }
   } else {
     done_ = true;
     callbacks_.done();

@@ -31,6 +31,9 @@ class CoordinatorShell {
     std::function<void(const Membership&)> open_store;
     /// A connection to it for a worker on the node at this address; none: it is not that epoch's.
     std::function<UniqueFd(Epoch epoch, const std::string& address)> connect_store;
+    /// A node has joined or was lost; `text` is for people, unless it is empty. May be unset: then
+    /// people are told, and that is all.
+    std::function<void(const std::string& text, const NodeChange&)> node_changed = {};
     /// A node asks to take part, for the first time or again. This and the next may be unset.
     std::function<void(const NodeInfo&)> asks_to_join = {};
     /// A node is told of an epoch; once for each of them.

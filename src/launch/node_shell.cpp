@@ -10,6 +10,7 @@
 #include "launch/addresses.h"
 #include "launch/descendants.h"
 #include "launch/kill_descendants.h"
+#include "launch/node_change.h"
 #include "launch/wall_time.h"
 #include "lockstep/error.h"
 
@@ -100,6 +101,11 @@ CoordinatorLink::Callbacks NodeShell::link_callbacks() {
                 perform(agent_->on_disconnected(reason, monotonic_now(), link_->reach()));
               },
           .say = [this](const std::string& text) { note(text); },
+          .node_changed =
+              [this](const std::string& text, const NodeChange& change) {
+                if (!text.empty()) services_.console.note(text);
+                services_.events.write(event_of(change, agent_ ? agent_->epoch() : 0));
+              },
           .moved = [this](const std::string& where,
                           bool here) { agent_->set_coordinator(where, here); },
           .idle = [this] { stop_if_over(); },

@@ -189,6 +189,14 @@ class Page(unittest.TestCase):
         self.page.get_by_label("only trouble").check()
         expect(self.page.locator(".events tbody tr")).to_have_count(1)
 
+    def test_nodes_that_come_and_go_are_in_the_timeline(self):
+        self.open("gpt2/wide", "timeline")
+        events = self.page.locator(".events tbody")
+        expect(events).to_contain_text("node7 (10.0.0.7), 1 worker")
+        self.page.get_by_label("only trouble").check()
+        expect(events).not_to_contain_text("node7 (10.0.0.7)")
+        expect(events).to_contain_text("node8: nothing was heard of it for 15 s")
+
     def test_logs_are_shown_and_searched(self):
         self.open("gpt2/base", "logs")
         expect(self.page.locator("pre.log")).to_contain_text("step 1200:")

@@ -121,6 +121,9 @@ def write_all(folder):
         write_snapshot(run, 600)
         write_snapshot(run, 1200, whole=scale == 1)
         (run / "snapshots" / "latest").symlink_to("step_1200")
+    with open(folder / "gpt2" / "wide" / "events.jsonl", "a") as file:
+        file.write(event("node_joined", 0.01, 0, node="node7", address="10.0.0.7", workers=1)
+                   + event("node_lost", 40, 1, node="node8", address="10.0.0.8", workers=1, reason="nothing was heard of it for 15 s"))
     run = folder / "ranks64"
     for rank in range(64):
         write_metrics(run, rank, 1, 400, slow_from=200 if rank == 37 else None)

@@ -153,6 +153,15 @@ TEST(Coordinator, ASilentNodeIsLostAndAFixedJobFails) {
   EXPECT_EQ(job.last<Finish>("a")->code, 1);
   EXPECT_NE(job.last<Finish>("a")->reason.find("node b was lost: nothing was heard of it for"),
             std::string::npos);
+  // Who joined and who was lost, for the run's events.
+  using Kind = NodeChange::Kind;
+  const std::vector<NodeChange>& changes = job.node_changes();
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_EQ(changes[0].host, "a");
+  EXPECT_EQ(changes[1].kind, Kind::joined);
+  EXPECT_EQ(changes[2].kind, Kind::lost);
+  EXPECT_EQ(changes[2].host, "b");
+  EXPECT_TRUE(changes[2].reason.starts_with("nothing was heard of it for")) << changes[2].reason;
 }
 
 TEST(Coordinator, AFixedJobWithRestartsWaitsForTheLostNode) {

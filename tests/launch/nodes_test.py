@@ -3,11 +3,14 @@
 Usage: nodes_test.py LOCKSTEP [PYTHON-WITH-TORCH [DDP_JOB]]
 """
 
+import json
+import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import unittest
@@ -208,8 +211,10 @@ class Failing(NodesTest):
         self.assertEqual(one.end()[0], 128 + signal.SIGINT)
         again.end()
 
-    def test_a_lost_node_of_a_fixed_job_is_named(self):
-        one = self.start(1, worker=self.sleeper())
+    def test_a_lost_node_of_a_fixed_job_is_named_also_in_the_events(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        one = self.start(1, "--run-dir", folder.name, worker=self.sleeper())
         two = self.start(2, worker=self.sleeper())
         one.wait_for_line("rank 0 of 2")
         two.wait_for_line("rank 1 of 2")
@@ -217,6 +222,14 @@ class Failing(NodesTest):
         code, _, err = one.end()
         self.assertEqual(code, 1)
         self.assertIn("was lost", err)
+        with open(os.path.join(folder.name, "events.jsonl")) as lines:
+            events = [json.loads(line) for line in lines]
+        joined = [event for event in events if event["kind"] == "node_joined"]
+        lost = [event for event in events if event["kind"] == "node_lost"]
+        self.assertEqual(sorted((event["address"], event["workers"]) for event in joined),
+                         [("10.77.0.2", 1), ("10.77.0.3", 1)])
+        self.assertEqual([event["address"] for event in lost], ["10.77.0.3"])
+        self.assertTrue(lost[0]["reason"])
 
 
 class Stacks(NodesTest):

@@ -128,6 +128,7 @@ class CoordinatorDriver {
   }
   bool done() const { return done_; }
   std::string said() const { return said_; }
+  const std::vector<NodeChange>& node_changes() const { return node_changes_; }
   void forget_messages() { sent_.clear(); }
 
  private:
@@ -135,7 +136,10 @@ class CoordinatorDriver {
     for (const CoordinatorAction& action : actions) {
       if (const auto* send = std::get_if<SendTo>(&action)) sent_.push_back(*send);
       if (const auto* close = std::get_if<CloseLink>(&action)) closed_.push_back(close->link);
-      if (const auto* say = std::get_if<Say>(&action)) said_ += say->text + "\n";
+      if (const auto* say = std::get_if<Say>(&action)) {
+        if (!say->text.empty()) said_ += say->text + "\n";
+        if (say->change) node_changes_.push_back(*say->change);
+      }
       if (std::holds_alternative<CoordinatorDone>(action)) done_ = true;
     }
   }
@@ -146,6 +150,7 @@ class CoordinatorDriver {
   std::vector<SendTo> sent_;
   std::vector<LinkId> closed_;
   std::string said_;
+  std::vector<NodeChange> node_changes_;
   bool done_ = false;
 };
 

@@ -4,17 +4,19 @@ import { colour, h, replace, seriesColour, svg } from "./dom.js";
 import { clock, date, duration, milliseconds, number } from "./format.js";
 
 const LANES = [
-  ["failures", /^(worker_failed|failure|worker_hang|ranks_rejected|records_dropped)$/, "bad"],
+  ["failures", /^(worker_failed|failure|worker_hang|ranks_rejected|records_dropped|node_lost)$/, "bad"],
   ["recoveries", /^(revoked|replaced|recovered|left_out|rejoins|restart)/, "accent"],
-  ["job", /^(job_|epoch_start|signal|warning|note|join|leave)/, "text"],
+  ["job", /^(job_|epoch_start|signal|warning|note|node_joined)/, "text"],
   ["ranks", /^(worker_|recovers|spare_|straggler)/, "calm"],
   ["program", /./, "dim"],
 ];
 const lane = (event) => event.from ? LANES.length - 1 : LANES.findIndex(([, pattern]) => pattern.test(event.kind));
-const LOUD = /failed|failure|hang|rejected|dropped|warning|straggler/;
+const LOUD = /failed|failure|hang|rejected|dropped|warning|straggler|node_lost/;
 const HIDDEN = new Set(["time", "mono_ns", "kind", "host", "epoch", "slot", "event", "from"]);
 
 function said(event) {
+  if (event.kind === "node_lost") return `${event.node}: ${event.reason}`;
+  if (event.kind === "node_joined") return `${event.node} (${event.address}), ${event.workers} worker${event.workers === 1 ? "" : "s"}`;
   const text = event.text ?? event.reason ?? event.failure?.error?.message;
   if (typeof text === "string" && text) return text;
   return Object.entries(event).filter(([name, value]) => !HIDDEN.has(name) && value !== null && value !== "" && typeof value !== "object")
