@@ -1,27 +1,60 @@
 // One GPU trains a GPT-2 on random tokens: forward, backward and AdamW, in bfloat16 under autocast.
 //
-//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch
+//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [profile]
 //
-// Prints one line of JSON: the steps' times in milliseconds, as the device saw them, the last loss
-// and the most memory that was allocated.
+// Prints one line of JSON: the steps' times in milliseconds, as the device saw them, their losses
+// and the most memory that was allocated. With `profile` also each kernel's name, calls and
+// milliseconds in one more step.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
 #include "lockstep/optimizer.h"
 #include "train/graphed_step.h"
 
+namespace {
+
+// Kernels by name: how often, and milliseconds in all.
+nlohmann::json profile_of(const std::function<void()>& step) {
+  namespace profiler = torch::autograd::profiler;
+  namespace settings = torch::profiler::impl;
+  const settings::ProfilerConfig config(settings::ProfilerState::KINETO);
+  const std::set<settings::ActivityType> activities = {settings::ActivityType::CUDA};
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  step();
+  torch::cuda::synchronize();
+  const auto result = profiler::disableProfiler();
+  std::map<std::string, std::pair<int, double>> kernels;
+  for (const profiler::KinetoEvent& event : result->events()) {
+    if (event.deviceType() != c10::DeviceType::CUDA) continue;
+    auto& [calls, ms] = kernels[event.name()];
+    ++calls;
+    ms += static_cast<double>(event.durationNs()) / 1e6;
+  }
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [name, found] : kernels) list.push_back({name, found.first, found.second});
+  return list;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::fprintf(stderr, "usage: gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch\n");
+  if (argc != 7 && argc != 8) {
+    std::fprintf(stderr,
+                 "usage: gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [profile]\n");
     return 2;
   }
   const std::int64_t batch = std::atol(argv[2]), tokens = std::atol(argv[3]);
@@ -49,24 +82,28 @@ int main(int argc, char** argv) {
     loss = mean.detach();
   };
   lockstep::GraphedStep graphed(work);
-  const auto step = [&] { graph ? graphed.run() : work(); };
+  const std::function<void()> step = [&] { graph ? graphed.run() : work(); };
   for (int i = 0; i < 8; ++i) step();
 
   // All steps are launched before the first is waited for, as a training loop does.
+  const at::Tensor losses = torch::empty({steps}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
   std::vector<at::cuda::CUDAEvent> events;
   for (int i = 0; i <= steps; ++i) events.emplace_back(cudaEventDefault);
   events[0].record();
   for (int i = 0; i < steps; ++i) {
     step();
+    losses[i].copy_(loss);
     events[i + 1].record();
   }
   events.back().synchronize();
-  std::printf("{\"ms\": [");
+  nlohmann::json found = {{"ms", nlohmann::json::array()}, {"losses", nlohmann::json::array()}};
+  const at::Tensor on_host = losses.cpu();
   for (int i = 0; i < steps; ++i) {
-    std::printf("%s%.4f", i > 0 ? ", " : "", events[i].elapsed_time(events[i + 1]));
+    found["ms"].push_back(events[i].elapsed_time(events[i + 1]));
+    found["losses"].push_back(on_host[i].item<float>());
   }
-  const auto memory = c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].peak;
-  std::printf("], \"loss\": %.5f, \"bytes\": %lld}\n", loss.item<double>(),
-              static_cast<long long>(memory));
+  found["bytes"] = c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].peak;
+  if (argc == 8) found["kernels"] = profile_of(step);
+  std::printf("%s\n", found.dump().c_str());
   return 0;
 }

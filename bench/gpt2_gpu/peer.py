@@ -74,7 +74,7 @@ def main():
         event.record()
     torch.cuda.synchronize()
     print(json.dumps({"ms": [a.elapsed_time(b) for a, b in zip(events, events[1:])],
-                      "loss": loss.item(), "bytes": torch.cuda.max_memory_reserved()}))
+                      "losses": [loss.item()], "bytes": torch.cuda.max_memory_reserved()}))
 
 
 main()

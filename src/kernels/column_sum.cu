@@ -7,56 +7,98 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kColumnsPerBlock = kWarp * kPack;  // a warp reads 512 bytes of a row at a time
-constexpr int kWarpsPerBlock = kThreads / kWarp;
+constexpr int kMostThreads = 384;
 constexpr int kRowsAtOnce = 4;
 
-// The grid is [column groups, row groups]; the warps of a block share its rows.
-__global__ void sum_kernel(const Bf16* x, float* partial, int rows, int columns) {
-  __shared__ float shared[kWarpsPerBlock][kColumnsPerBlock];
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x / kWarp;
-  const int column = (blockIdx.x * kWarp + lane) * kPack;
+// Where the summed values come from: one matrix, or three side by side, which are joined on the
+// way.
+struct Whole {
+  const Bf16* x;
+
+  __device__ Pack read(std::int64_t row, int column, int columns) const {
+    return load_streaming(x + row * columns + column);
+  }
+  __device__ void pass_on(std::int64_t, int, int, const Pack&) const {}
+};
+
+struct Joined {
+  const Bf16* parts[3];
+  Bf16* out;
+
+  __device__ Pack read(std::int64_t row, int column, int columns) const {
+    const int width = columns / 3;
+    const int part = column / width;
+    return load_streaming(parts[part] + row * width + column - part * width);
+  }
+  __device__ void pass_on(std::int64_t row, int column, int columns, const Pack& pack) const {
+    store(out + row * columns + column, pack);
+  }
+};
+
+// The gradient of what went into GELU's tanh form.
+struct ThroughGelu {
+  const Bf16* gradient;
+  const Bf16* before;
+  Bf16* out;
+
+  __device__ Pack read(std::int64_t row, int column, int columns) const {
+    const std::int64_t at = row * columns + column;
+    float gradients[kPack], xs[kPack];
+    unpack(load_streaming(gradient + at), gradients);
+    unpack(load_streaming(before + at), xs);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) gradients[j] *= gelu_slope(xs[j]);
+    return pack(gradients);
+  }
+  __device__ void pass_on(std::int64_t row, int column, int columns, const Pack& pack) const {
+    store(out + row * columns + column, pack);
+  }
+
+  // d/dx of x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3).
+  __device__ static float gelu_slope(float x) {
+    constexpr float kRoot = 0.7978845608028654f, kCube = 0.044715f;
+    const float square = x * x;
+    const float u = kRoot * x * (1.0f + kCube * square);
+    const float t = 1.0f - 2.0f / (1.0f + __expf(2.0f * u));
+    const float slope = kRoot * (1.0f + 3.0f * kCube * square);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
+  }
+};
+
+// A thread has eight columns of all rows that its block takes, so the sums stay in its registers.
+// The grid is [column groups, row groups]; a row is read from one end to the other, which memory
+// likes.
+template <class Source>
+__global__ void __launch_bounds__(kMostThreads)
+    sum_kernel(Source source, float* partial, int rows, int columns) {
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kPack;
+  if (column >= columns) return;
   float sums[kPack] = {};
-  if (column < columns) {
-    const int stride = gridDim.y * kWarpsPerBlock;
-    int row = blockIdx.y * kWarpsPerBlock + warp;
-    for (; row + (kRowsAtOnce - 1) * stride < rows; row += kRowsAtOnce * stride) {
-      Pack packs[kRowsAtOnce];
+  const int stride = static_cast<int>(gridDim.y) * kRowsAtOnce;
+  for (int first = static_cast<int>(blockIdx.y) * kRowsAtOnce; first < rows; first += stride) {
+    Pack packs[kRowsAtOnce] = {};
 #pragma unroll
-      for (int i = 0; i < kRowsAtOnce; ++i) {
-        packs[i] =
-            load_streaming(x + static_cast<std::int64_t>(row + i * stride) * columns + column);
-      }
-#pragma unroll
-      for (int i = 0; i < kRowsAtOnce; ++i) {
-        float values[kPack];
-        unpack(packs[i], values);
-#pragma unroll
-        for (int j = 0; j < kPack; ++j) sums[j] += values[j];
-      }
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      if (first + i < rows) packs[i] = source.read(first + i, column, columns);
     }
-    for (; row < rows; row += stride) {
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      if (first + i >= rows) continue;
+      source.pass_on(first + i, column, columns, packs[i]);
       float values[kPack];
-      unpack(load_streaming(x + static_cast<std::int64_t>(row) * columns + column), values);
+      unpack(packs[i], values);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) sums[j] += values[j];
     }
   }
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) shared[warp][lane * kPack + j] = sums[j];
-  __syncthreads();
-  const int mine = blockIdx.x * kColumnsPerBlock + static_cast<int>(threadIdx.x);
-  if (mine >= columns) return;
-  float sum = 0.0f;
-  for (int w = 0; w < kWarpsPerBlock; ++w) sum += shared[w][threadIdx.x];
-  partial[static_cast<std::int64_t>(blockIdx.y) * columns + mine] = sum;
+  store_floats(partial + static_cast<std::int64_t>(blockIdx.y) * columns + column, sums);
 }
+
+constexpr int kFinishWarps = 8;
 
 // One warp per 32 columns; its lanes' sums are of consecutive blocks, so the order is fixed.
 __global__ void finish_kernel(const float* partial, SumsOut out, int blocks, int columns) {
-  __shared__ float shared[kWarpsPerBlock][kWarp];
+  __shared__ float shared[kFinishWarps][kWarp];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int column = blockIdx.x * kWarp + lane;
@@ -65,32 +107,53 @@ __global__ void finish_kernel(const float* partial, SumsOut out, int blocks, int
   const float* rows = partial + static_cast<std::int64_t>(blockIdx.y) * blocks * columns;
   float sum = 0.0f;
   if (column < columns) {
-    for (int block = warp; block < blocks; block += kWarpsPerBlock) {
+    for (int block = warp; block < blocks; block += kFinishWarps) {
       sum += rows[static_cast<std::int64_t>(block) * columns + column];
     }
   }
   shared[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || column >= columns) return;
-  for (int w = 1; w < kWarpsPerBlock; ++w) sum += shared[w][lane];
+  for (int w = 1; w < kFinishWarps; ++w) sum += shared[w][lane];
   result[column] = sum;
 }
 
-int column_groups(int columns) {
-  return (columns + kColumnsPerBlock - 1) / kColumnsPerBlock;
+// The widest block whose threads all have columns, or nearly.
+int threads_of(int columns) {
+  const int packs = columns / kPack;
+  const int groups = (packs + kMostThreads - 1) / kMostThreads;
+  return ((packs + groups - 1) / groups + kWarp - 1) / kWarp * kWarp;
 }
 
-// Enough blocks to fill the device a few times, and no more rows of partial sums than that takes.
+int column_groups(int columns) {
+  const int width = threads_of(columns) * kPack;
+  return (columns + width - 1) / width;
+}
+
+// As many blocks as fit on the device at a time, by their threads, and no more rows of partial sums
+// than that takes.
 int row_groups(int rows, int columns) {
-  const int wanted = std::max(1, 8 * multiprocessors() / column_groups(columns));
-  return std::min(wanted, (rows + kWarpsPerBlock - 1) / kWarpsPerBlock);
+  constexpr int kThreadsPerMultiprocessor = 1536;
+  const int blocks = kThreadsPerMultiprocessor / threads_of(columns) * multiprocessors();
+  return std::clamp(blocks / column_groups(columns), 1, (rows + kRowsAtOnce - 1) / kRowsAtOnce);
+}
+
+template <class Source>
+void sum_columns(const char* name, const Source& source, float* sums, float* partial, int rows,
+                 int columns, Stream stream) {
+  require(rows > 0, name, "at least one row");
+  require(columns > 0 && columns % kPack == 0, name, "columns that are a multiple of 8");
+  const dim3 grid(column_groups(columns), row_groups(rows, columns));
+  sum_kernel<<<grid, threads_of(columns), 0, stream>>>(source, partial, rows, columns);
+  check_launch(name);
+  finish_sums(partial, {{sums, nullptr, nullptr}}, static_cast<int>(grid.y), columns, stream);
 }
 
 }  // namespace
 
 void finish_sums(const float* partial, SumsOut out, int blocks, int columns, Stream stream) {
   const dim3 grid((columns + kWarp - 1) / kWarp, kSumKinds);
-  finish_kernel<<<grid, kThreads, 0, stream>>>(partial, out, blocks, columns);
+  finish_kernel<<<grid, kFinishWarps * kWarp, 0, stream>>>(partial, out, blocks, columns);
   check_launch("finish_sums");
 }
 
@@ -99,12 +162,18 @@ std::int64_t column_sum_scratch(int rows, int columns) {
 }
 
 void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns, Stream stream) {
-  require(rows > 0, "column_sum", "at least one row");
-  require(columns > 0 && columns % kPack == 0, "column_sum", "columns that are a multiple of 8");
-  const dim3 grid(column_groups(columns), row_groups(rows, columns));
-  sum_kernel<<<grid, kThreads, 0, stream>>>(x, partial, rows, columns);
-  check_launch("column_sum");
-  finish_sums(partial, {{out, nullptr, nullptr}}, static_cast<int>(grid.y), columns, stream);
+  sum_columns("column_sum", Whole{x}, out, partial, rows, columns, stream);
+}
+
+void join_columns(const JoinColumns& pass, int rows, int width, Stream stream) {
+  require(width % kPack == 0, "join_columns", "a width that is a multiple of 8");
+  const Joined source{{pass.parts[0], pass.parts[1], pass.parts[2]}, pass.out};
+  sum_columns("join_columns", source, pass.sums, pass.partial, rows, 3 * width, stream);
+}
+
+void gelu_gradient(const GeluGradient& pass, int rows, int columns, Stream stream) {
+  const ThroughGelu source{pass.gradient, pass.before, pass.out};
+  sum_columns("gelu_gradient", source, pass.sums, pass.partial, rows, columns, stream);
 }
 
 }  // namespace lockstep::kernels

@@ -10,4 +10,26 @@ namespace lockstep::kernels {
 std::int64_t column_sum_scratch(int rows, int columns);
 void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns, Stream stream);
 
+/// Three matrices [rows, width] beside each other, out[rows, 3 * width], and the column sums of the
+/// result: attention's gradients on their way to one product. `partial` is scratch of
+/// column_sum_scratch(rows, 3 * width) floats. The width is a multiple of 8.
+struct JoinColumns {
+  const Bf16* parts[3] = {};
+  Bf16* out = nullptr;
+  float* sums = nullptr;
+  float* partial = nullptr;
+};
+void join_columns(const JoinColumns& pass, int rows, int width, Stream stream);
+
+/// out = gradient * the derivative of GELU's tanh form at `before`, and the column sums of that.
+/// `partial` is scratch of column_sum_scratch() floats.
+struct GeluGradient {
+  const Bf16* gradient = nullptr;
+  const Bf16* before = nullptr;
+  Bf16* out = nullptr;
+  float* sums = nullptr;
+  float* partial = nullptr;
+};
+void gelu_gradient(const GeluGradient& pass, int rows, int columns, Stream stream);
+
 }  // namespace lockstep::kernels

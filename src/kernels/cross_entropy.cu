@@ -5,7 +5,7 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 512;  // with 1024 it takes a fifth longer
 constexpr float kLog2E = 1.4426950408889634f;
 
 // exp(x - shift). The difference first: with log2(e) in both, large logits would overflow.

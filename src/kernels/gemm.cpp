@@ -162,6 +162,8 @@ class Plan {
 };
 
 // The fastest algorithms of earlier runs, one line each: device and library, product, bytes in hex.
+// Of several lines for a product the first one counts, for all processes: then ranks, and a run
+// that goes on later, compute with the same bits.
 class AlgorithmFile {
  public:
   explicit AlgorithmFile(std::string path) : path_(std::move(path)) {
@@ -172,13 +174,7 @@ class AlgorithmFile {
     if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) return;
     prefix_ =
         std::string(properties.name) + ", cublasLt " + std::to_string(cublasLtGetVersion()) + "\t";
-    std::ifstream file(path_);
-    for (std::string line; std::getline(file, line);) {
-      if (line.rfind(prefix_, 0) != 0) continue;
-      const std::size_t end = line.find('\t', prefix_.size());
-      if (end == std::string::npos) continue;
-      known_[line.substr(prefix_.size(), end - prefix_.size())] = line.substr(end + 1);
-    }
+    read();
   }
 
   std::optional<cublasLtMatmulAlgo_t> find(const std::string& product) const {
@@ -195,9 +191,10 @@ class AlgorithmFile {
     return algorithm;
   }
 
-  // Whole lines are appended, so several processes may do so; a line that is lost is found again.
-  void add(const std::string& product, const cublasLtMatmulAlgo_t& algorithm) {
-    if (prefix_.empty()) return;
+  // Returns the one that counts. Whole lines are appended, so several processes may do so; where
+  // the file cannot be written, nothing is lost but time.
+  cublasLtMatmulAlgo_t add(const std::string& product, const cublasLtMatmulAlgo_t& algorithm) {
+    if (prefix_.empty()) return algorithm;
     static constexpr char kDigits[] = "0123456789abcdef";
     std::string line = prefix_ + product + "\t";
     const auto* bytes = reinterpret_cast<const unsigned char*>(&algorithm);
@@ -206,9 +203,21 @@ class AlgorithmFile {
       line += kDigits[bytes[i] & 15];
     }
     std::ofstream(path_, std::ios::app) << line + "\n";
+    read();
+    return find(product).value_or(algorithm);
   }
 
  private:
+  void read() {
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) {
+      if (line.rfind(prefix_, 0) != 0) continue;
+      const std::size_t end = line.find('\t', prefix_.size());
+      if (end == std::string::npos) continue;
+      known_.emplace(line.substr(prefix_.size(), end - prefix_.size()), line.substr(end + 1));
+    }
+  }
+
   std::string path_;
   std::string prefix_;
   std::map<std::string, std::string> known_;
@@ -219,7 +228,6 @@ class AlgorithmFile {
 struct Gemm::State {
   explicit State(const GemmOptions& given) : options(given), file(given.cache_file) {
     if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS ||
-        cudaMalloc(&workspace, static_cast<std::size_t>(options.workspace_bytes)) != cudaSuccess ||
         cudaMalloc(reinterpret_cast<void**>(&one_and_zero), 2 * sizeof(float)) != cudaSuccess) {
       throw std::runtime_error("cublasLt could not be started");
     }
@@ -229,14 +237,24 @@ struct Gemm::State {
   ~State() {
     plans.clear();
     cudaFree(one_and_zero);
-    cudaFree(workspace);
+    for (const auto& [stream, workspace] : workspaces) cudaFree(workspace);
     if (handle != nullptr) cublasLtDestroy(handle);
+  }
+
+  // Products of two streams run at the same time.
+  void* workspace_of(Stream stream) {
+    void*& workspace = workspaces[stream];
+    if (workspace == nullptr &&
+        cudaMalloc(&workspace, static_cast<std::size_t>(options.workspace_bytes)) != cudaSuccess) {
+      throw std::runtime_error("cublasLt: no memory for a workspace");
+    }
+    return workspace;
   }
 
   cublasStatus_t start(Plan& plan, const Product& product, const cublasLtMatmulAlgo_t& algorithm,
                        Stream stream) {
-    return plan.start(handle, product, algorithm, workspace, options.workspace_bytes, one_and_zero,
-                      stream);
+    return plan.start(handle, product, algorithm, workspace_of(stream), options.workspace_bytes,
+                      one_and_zero, stream);
   }
 
   // Milliseconds of the quickest of some runs; infinite where the algorithm cannot be used.
@@ -263,6 +281,7 @@ struct Gemm::State {
 
   cublasLtMatmulAlgo_t fastest(Plan& plan, const Product& product, Stream stream) {
     const auto proposals = plan.proposals(handle, options.workspace_bytes, product);
+    cudaDeviceSynchronize();  // what else runs would be measured, too
     float best = INFINITY;
     std::optional<cublasLtMatmulAlgo_t> result;
     for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
@@ -281,7 +300,7 @@ struct Gemm::State {
   GemmOptions options;
   AlgorithmFile file;
   cublasLtHandle_t handle = nullptr;
-  void* workspace = nullptr;
+  std::map<Stream, void*> workspaces;
   float* one_and_zero = nullptr;
   std::map<std::string, std::unique_ptr<Plan>> plans;
 };
@@ -296,8 +315,7 @@ void Gemm::run(const Product& product, Stream stream) {
   if (!plan->algorithm) {
     plan->algorithm = state_->file.find(kind);
     if (!plan->algorithm) {
-      plan->algorithm = state_->fastest(*plan, product, stream);
-      state_->file.add(kind, *plan->algorithm);
+      plan->algorithm = state_->file.add(kind, state_->fastest(*plan, product, stream));
     }
   }
   check(state_->start(*plan, product, *plan->algorithm, stream), "cublasLtMatmul", product);

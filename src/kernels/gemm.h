@@ -45,7 +45,7 @@ struct GemmOptions {
 /// milliseconds and may not be part of a capture; for later ones nothing is made or looked up on
 /// the device.
 ///
-/// One per device and stream: products share a workspace. Thread rule: one thread at a time.
+/// One per device; every stream gets a workspace of its own. Thread rule: one thread at a time.
 class Gemm {
  public:
   explicit Gemm(GemmOptions options = {});

@@ -4,7 +4,6 @@
 
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
-#include <ATen/ops/stack.h>
 
 #include "models/fused_ops.h"
 
@@ -39,8 +38,8 @@ at::Tensor attend(const FusedBlockOptions& options, FusedBlockState& state) {
   return heads.transpose(1, 2).reshape({state.x.size(0), state.x.size(1)});
 }
 
-at::Tensor attention_gradient(const at::Tensor& gradient, const FusedBlockOptions& options,
-                              const FusedBlockState& state) {
+fused::Summed attention_gradient(const at::Tensor& gradient, const FusedBlockOptions& options,
+                                 const FusedBlockState& state) {
   const auto [query, key, value] = heads_of(state.qkv, options);
   const auto [query_gradient, key_gradient, value_gradient] =
       at::_scaled_dot_product_cudnn_attention_backward(
@@ -48,10 +47,24 @@ at::Tensor attention_gradient(const at::Tensor& gradient, const FusedBlockOption
           state.log_sum_exp, state.seed, state.offset, /*attn_bias=*/{}, /*cum_seq_q=*/{},
           /*cum_seq_k=*/{}, options.tokens, options.tokens, /*dropout_p=*/0, /*is_causal=*/true,
           options.attention_scale);
-  return at::stack({query_gradient.transpose(1, 2), key_gradient.transpose(1, 2),
-                    value_gradient.transpose(1, 2)},
-                   2)
-      .view({gradient.size(0), 3 * gradient.size(1)});
+  const auto as_rows = [&](const at::Tensor& heads) {  // a view, as cuDNN lays them out
+    return heads.transpose(1, 2).reshape(gradient.sizes());
+  };
+  return fused::join({as_rows(query_gradient), as_rows(key_gradient), as_rows(value_gradient)});
+}
+
+// Through the second product and the GELU before it. A product's epilogue can do the latter, which
+// saves a pass over memory, where that is what takes the time.
+fused::Summed inner_gradient(Gemm& gemm, const at::Tensor& gradient,
+                             const FusedBlockWeights& weights, const FusedBlockState& state) {
+  constexpr std::int64_t kFewRows = 16384;
+  if (gradient.size(0) <= kFewRows) {
+    const at::Tensor after = fused::linear_input_gradient(gemm, gradient, weights.down);
+    return fused::gelu_gradient(after, state.before_gelu);
+  }
+  const at::Tensor before =
+      fused::linear_input_gradient(gemm, gradient, weights.down, state.before_gelu);
+  return {.rows = before, .sums = fused::bias_gradient(before)};
 }
 
 }  // namespace
@@ -73,30 +86,31 @@ at::Tensor fused_block_forward(Gemm& gemm, const at::Tensor& x, const FusedBlock
   return fused::linear(gemm, state.after_gelu, weights.down, weights.down_bias, state.middle);
 }
 
-FusedBlockGradients fused_block_backward(Gemm& gemm, const at::Tensor& gradient,
+FusedBlockGradients fused_block_backward(Gemm& gemm, const FusedUpstream& upstream,
                                          const FusedBlockWeights& weights,
                                          const FusedBlockOptions& options,
                                          const FusedBlockState& state) {
-  const at::Tensor up =
-      fused::linear_input_gradient(gemm, gradient, weights.down, state.before_gelu);
+  const at::Tensor& gradient = upstream.gradient;
   const at::Tensor down_weight = fused::linear_weight_gradient(gemm, state.after_gelu, gradient);
-  const at::Tensor normed_2 = fused::linear_input_gradient(gemm, up, weights.up);
-  const at::Tensor up_weight = fused::linear_weight_gradient(gemm, state.normed_2, up);
-  const fused::NormGradients middle =
-      fused::norm_gradients(normed_2, state.middle, weights.ln_2, state.mean_2, state.rstd_2,
-                            gradient, /*wants_bias=*/true);
-  const at::Tensor attended = fused::linear_input_gradient(gemm, middle.x, weights.projection);
+  const at::Tensor down_bias =
+      upstream.sums.defined() ? upstream.sums : fused::bias_gradient(gradient);
+  const fused::Summed up = inner_gradient(gemm, gradient, weights, state);
+  const at::Tensor up_weight = fused::linear_weight_gradient(gemm, state.normed_2, up.rows);
+  const at::Tensor normed_2 = fused::linear_input_gradient(gemm, up.rows, weights.up);
+  const fused::NormGradients middle = fused::norm_gradients(normed_2, state.middle, weights.ln_2,
+                                                            state.mean_2, state.rstd_2, gradient);
   const at::Tensor projection_weight =
       fused::linear_weight_gradient(gemm, state.attended, middle.x);
-  const at::Tensor qkv = attention_gradient(attended, options, state);
-  const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv, weights.qkv);
-  const at::Tensor qkv_weight = fused::linear_weight_gradient(gemm, state.normed_1, qkv);
-  const fused::NormGradients first = fused::norm_gradients(
-      normed_1, state.x, weights.ln_1, state.mean_1, state.rstd_1, middle.x, /*wants_bias=*/false);
-  return {.x = first.x,
-          .of_weights = {first.gamma, first.beta, qkv_weight, fused::bias_gradient(qkv),
-                         projection_weight, middle.bias, middle.gamma, middle.beta, up_weight,
-                         fused::bias_gradient(up), down_weight, fused::bias_gradient(gradient)}};
+  const at::Tensor attended = fused::linear_input_gradient(gemm, middle.x, weights.projection);
+  const fused::Summed qkv = attention_gradient(attended, options, state);
+  const at::Tensor qkv_weight = fused::linear_weight_gradient(gemm, state.normed_1, qkv.rows);
+  const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv.rows, weights.qkv);
+  const fused::NormGradients first =
+      fused::norm_gradients(normed_1, state.x, weights.ln_1, state.mean_1, state.rstd_1, middle.x);
+  return {
+      .x = {.gradient = first.x, .sums = first.bias},
+      .of_weights = {first.gamma, first.beta, qkv_weight, qkv.sums, projection_weight, middle.bias,
+                     middle.gamma, middle.beta, up_weight, up.sums, down_weight, down_bias}};
 }
 
 }  // namespace lockstep

@@ -45,11 +45,17 @@ at::Tensor fused_block_forward(kernels::Gemm& gemm, const at::Tensor& x,
                                const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                FusedBlockState& state);
 
+/// What comes back to a block: the gradient of its result and, where it is known, its column sums.
+struct FusedUpstream {
+  at::Tensor gradient;  // bfloat16
+  at::Tensor sums;      // float32, or undefined
+};
+
 struct FusedBlockGradients {
-  at::Tensor x;                           // bfloat16
+  FusedUpstream x;
   std::array<at::Tensor, 12> of_weights;  // float32, in the order of BlockWeights::list()
 };
-FusedBlockGradients fused_block_backward(kernels::Gemm& gemm, const at::Tensor& gradient,
+FusedBlockGradients fused_block_backward(kernels::Gemm& gemm, const FusedUpstream& upstream,
                                          const FusedBlockWeights& weights,
                                          const FusedBlockOptions& options,
                                          const FusedBlockState& state);

@@ -1,7 +1,11 @@
 #include "models/fused_gpt2.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -21,8 +25,30 @@
 
 namespace lockstep {
 
+namespace {
+
+// Where what was found by timing is kept between runs: with all else that can be made again.
+std::string algorithm_file() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (cache != nullptr && *cache != 0) {
+    folder = cache;
+  } else if (home != nullptr && *home != 0) {
+    folder = std::filesystem::path(home) / ".cache";
+  } else {
+    return "";
+  }
+  folder /= "lockstep";
+  std::error_code failed;  // then the file cannot be written either, and nothing is kept
+  std::filesystem::create_directories(folder, failed);
+  return folder / "matrix_products";
+}
+
+}  // namespace
+
 struct FusedGpt2::State {
-  kernels::Gemm gemm;
+  kernels::Gemm gemm{{.cache_file = algorithm_file()}};
   FusedWeights weights;
 };
 
@@ -43,6 +69,7 @@ struct Call : torch::CustomClassHolder {
   std::int64_t version = 0;         // of the weights, when they were cast
   at::Tensor weights_for_versions;  // one that every optimizer changes
   at::Tensor head_gradient;         // float32 with padding, until the embedding's is added
+  FusedUpstream upstream;           // what the node before gave back, for the next one
 };
 
 using CallPtr = c10::intrusive_ptr<Call>;
@@ -70,7 +97,7 @@ struct Embedding : Function<Embedding> {
     at::Tensor ids;
   };
 
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& wte, const at::Tensor&,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor&, const at::Tensor&,
                             const at::Tensor& ids, const CallPtr& call) {
     const kernels::EmbeddingShape& shape = call->shape;
     const at::Tensor x = at::empty({ids.numel(), shape.columns}, call->weights->wte().options());
@@ -88,6 +115,7 @@ struct Embedding : Function<Embedding> {
     const at::NoGradGuard no_graph;
     const auto kept = take<Kept>(context);
     Call& call = *kept->call;
+    call.upstream = {};
     const kernels::EmbeddingShape& shape = call.shape;
     const at::Tensor gradient = upstream[0].contiguous();
     // A tied head's gradient lies there already; this one is added in its place.
@@ -130,10 +158,14 @@ struct Block : Function<Block> {
   static variable_list backward(AutogradContext* context, const variable_list& upstream) {
     const at::NoGradGuard no_graph;
     const auto kept = take<Kept>(context);
-    FusedBlockGradients gradients =
-        fused_block_backward(*kept->call->gemm, upstream[0].contiguous(),
-                             kept->call->weights->block(kept->index), kept->options, kept->state);
-    variable_list result = {std::move(gradients.x)};
+    Call& call = *kept->call;
+    // The sums are of this very gradient, unless someone's hook has put another in its place.
+    FusedUpstream given = std::move(call.upstream);
+    if (!given.gradient.is_same(upstream[0])) given = {upstream[0].contiguous(), {}};
+    FusedBlockGradients gradients = fused_block_backward(
+        *call.gemm, given, call.weights->block(kept->index), kept->options, kept->state);
+    call.upstream = gradients.x;
+    variable_list result = {std::move(gradients.x.gradient)};
     for (at::Tensor& each : gradients.of_weights) result.push_back(std::move(each));
     result.resize(result.size() + 3);
     return result;
@@ -205,7 +237,8 @@ struct Head : Function<Head> {
     kept->logits = at::Tensor();
     fused::NormGradients norm =
         fused::norm_gradients(normed, kept->x, call.weights->ln_f(), kept->mean, kept->rstd,
-                              /*past=*/{}, /*wants_bias=*/false);
+                              /*past=*/{});
+    call.upstream = {norm.x, norm.bias};
     variable_list result = {norm.x, norm.gamma, norm.beta, {}, {}, {}, {}};
     if (call.is_tied) {
       call.head_gradient = weight;  // returned with the embedding's

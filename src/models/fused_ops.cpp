@@ -107,14 +107,40 @@ at::Tensor bias_gradient(const at::Tensor& gradient) {
   return out;
 }
 
+Summed join(const std::array<at::Tensor, 3>& parts) {
+  const int rows = static_cast<int>(parts[0].size(0)), width = static_cast<int>(parts[0].size(1));
+  const Summed result{.rows = empty_rows(parts[0], 3 * width),
+                      .sums = empty_floats(parts[0], {3 * width})};
+  const at::Tensor partial = empty_floats(parts[0], {kernels::column_sum_scratch(rows, 3 * width)});
+  kernels::join_columns({.parts = {bits(parts[0]), bits(parts[1]), bits(parts[2])},
+                         .out = bits(result.rows),
+                         .sums = floats(result.sums),
+                         .partial = floats(partial)},
+                        rows, width, stream());
+  return result;
+}
+
+Summed gelu_gradient(const at::Tensor& gradient, const at::Tensor& before_gelu) {
+  const int rows = static_cast<int>(gradient.size(0)), columns = static_cast<int>(gradient.size(1));
+  const Summed result{.rows = at::empty_like(gradient), .sums = empty_floats(gradient, {columns})};
+  const at::Tensor partial = empty_floats(gradient, {kernels::column_sum_scratch(rows, columns)});
+  kernels::gelu_gradient({.gradient = bits(gradient),
+                          .before = bits(before_gelu),
+                          .out = bits(result.rows),
+                          .sums = floats(result.sums),
+                          .partial = floats(partial)},
+                         rows, columns, stream());
+  return result;
+}
+
 NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& gamma, const at::Tensor& mean,
-                             const at::Tensor& rstd, const at::Tensor& past, bool wants_bias) {
+                             const at::Tensor& rstd, const at::Tensor& past) {
   const auto shape = shape_of(x);
   NormGradients result{.x = at::empty_like(x),
                        .gamma = empty_floats(x, {x.size(1)}),
                        .beta = empty_floats(x, {x.size(1)}),
-                       .bias = wants_bias ? empty_floats(x, {x.size(1)}) : at::Tensor()};
+                       .bias = empty_floats(x, {x.size(1)})};
   const at::Tensor partial = empty_floats(x, {kernels::layer_norm_backward_scratch(shape)});
   kernels::layer_norm_backward({.dout = bits(gradient),
                                 .x = bits(x),
@@ -125,7 +151,7 @@ NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                                 .dx = bits(result.x),
                                 .dgamma = floats(result.gamma),
                                 .dbeta = floats(result.beta),
-                                .dbias = wants_bias ? floats(result.bias) : nullptr,
+                                .dbias = floats(result.bias),
                                 .partial = floats(partial)},
                                shape, stream());
   return result;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +30,7 @@ struct NormGradients {
 /// sums of the result.
 NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& gamma, const at::Tensor& mean,
-                             const at::Tensor& rstd, const at::Tensor& past, bool wants_bias);
+                             const at::Tensor& rstd, const at::Tensor& past);
 
 /// x * weight + bias, with what the epilogue adds to it.
 at::Tensor linear(kernels::Gemm& gemm, const at::Tensor& x, const at::Tensor& weight,
@@ -46,5 +47,16 @@ at::Tensor linear_weight_gradient(kernels::Gemm& gemm, const at::Tensor& x,
 
 /// The column sums, in float32.
 at::Tensor bias_gradient(const at::Tensor& gradient);
+
+/// Rows of bfloat16, and their column sums.
+struct Summed {
+  at::Tensor rows, sums;
+};
+
+/// Three matrices beside each other.
+Summed join(const std::array<at::Tensor, 3>& parts);
+
+/// The gradient of what went into a GELU.
+Summed gelu_gradient(const at::Tensor& gradient, const at::Tensor& before_gelu);
 
 }  // namespace lockstep::fused

@@ -1,6 +1,5 @@
 #include "models/fused_weights.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -41,7 +40,7 @@ void FusedWeights::refresh(const Gpt2Weights& weights) {
     sources_ = std::move(sources);
   }
   kernels::cast_to_bf16(static_cast<const kernels::CastPart*>(parts_.const_data_ptr()), part_count_,
-                        largest_, fused::stream());
+                        pieces_, fused::stream());
 }
 
 void FusedWeights::place(const Gpt2Weights& weights) {
@@ -58,7 +57,6 @@ void FusedWeights::place(const Gpt2Weights& weights) {
   std::vector<at::Tensor> copies;
   std::vector<kernels::CastPart> parts;
   std::int64_t at = 0;
-  largest_ = 0;
   for (const at::Tensor& weight : all) {
     const bool is_head = weight.is_same(weights.head());
     const std::int64_t extra = is_head ? padding * weight.size(1) : 0;
@@ -68,11 +66,11 @@ void FusedWeights::place(const Gpt2Weights& weights) {
     copies.push_back(flat_.narrow(0, at, weight.numel()).view(weight.sizes()));
     parts.push_back(
         {.from = fused::floats(weight), .to = fused::bits(copies.back()), .count = weight.numel()});
-    largest_ = std::max(largest_, weight.numel());
     at += rounded_up(weight.numel() + extra, kAlignment);
   }
 
   part_count_ = static_cast<int>(parts.size());
+  pieces_ = kernels::number_pieces(parts.data(), part_count_);
   const auto bytes = static_cast<std::int64_t>(parts.size() * sizeof(kernels::CastPart));
   const at::Tensor host = at::empty({bytes}, at::kByte);
   std::memcpy(host.data_ptr(), parts.data(), static_cast<std::size_t>(bytes));

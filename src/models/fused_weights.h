@@ -34,7 +34,7 @@ class FusedWeights {
   at::Tensor flat_;
   at::Tensor parts_;  // kernels::CastPart, as bytes on the device
   int part_count_ = 0;
-  std::int64_t largest_ = 0;
+  std::int64_t pieces_ = 0;
   at::Tensor wte_, wpe_, ln_f_, ln_f_bias_, head_;
   std::vector<FusedBlockWeights> blocks_;
 };

@@ -5,16 +5,6 @@
 namespace lockstep {
 namespace {
 
-using NvmlDevice = struct NvmlDeviceTag*;
-
-// Declared here because NVML's header comes with CUDA's toolkit, which is not needed to build this.
-struct NvmlUtilization {
-  unsigned gpu, memory;
-};
-struct NvmlMemory {
-  unsigned long long total, free, used;
-};
-
 template <typename Function>
 bool find_function(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
@@ -24,15 +14,25 @@ bool find_function(void* library, const char* name, Function& function) {
 }  // namespace
 
 struct GpuSensors::Nvml {
+  // Declared here because NVML's header comes with CUDA's toolkit, which is not needed to build
+  // this.
+  using Device = void*;
+  struct Utilization {
+    unsigned gpu, memory;
+  };
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+
   void* library = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*count)(unsigned*) = nullptr;
-  int (*device)(unsigned, NvmlDevice*) = nullptr;
-  int (*utilization)(NvmlDevice, NvmlUtilization*) = nullptr;
-  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
-  int (*power)(NvmlDevice, unsigned*) = nullptr;
-  int (*temperature)(NvmlDevice, int, unsigned*) = nullptr;
+  int (*device)(unsigned, Device*) = nullptr;
+  int (*utilization)(Device, Utilization*) = nullptr;
+  int (*memory)(Device, Memory*) = nullptr;
+  int (*power)(Device, unsigned*) = nullptr;
+  int (*temperature)(Device, int, unsigned*) = nullptr;
 
   bool find_all() {
     return find_function(library, "nvmlInit_v2", init) &&
@@ -69,10 +69,10 @@ std::vector<GpuReading> GpuSensors::read() const {
   unsigned count = 0;
   if (!nvml_ || nvml_->count(&count) != 0) return readings;
   for (unsigned index = 0; index < count; ++index) {
-    NvmlDevice device = nullptr;
+    Nvml::Device device = nullptr;
     if (nvml_->device(index, &device) != 0) continue;
-    NvmlUtilization busy = {};
-    NvmlMemory memory = {};
+    Nvml::Utilization busy = {};
+    Nvml::Memory memory = {};
     unsigned milliwatts = 0, degrees = 0;
     nvml_->utilization(device, &busy);
     nvml_->memory(device, &memory);

@@ -68,20 +68,18 @@ TEST_P(LayerNormOnGpu, BackwardGivesAllGradients) {
   const at::Tensor dgamma = empty_f32({columns}), dbeta = empty_f32({columns}),
                    dbias = empty_f32({columns});
   const at::Tensor partial = empty_f32({kernels::layer_norm_backward_scratch(norm.shape)});
-  const auto backward = [&] {
-    kernels::layer_norm_backward({.dout = bf16(dout),
-                                  .x = bf16(norm.x),
-                                  .gamma = bf16(norm.gamma),
-                                  .mean = f32(norm.mean),
-                                  .rstd = f32(norm.rstd),
-                                  .residual = bf16(past),
-                                  .dx = bf16(dx),
-                                  .dgamma = f32(dgamma),
-                                  .dbeta = f32(dbeta),
-                                  .dbias = f32(dbias),
-                                  .partial = f32(partial)},
-                                 norm.shape, current_stream());
-  };
+  const kernels::LayerNormBackward pass{.dout = bf16(dout),
+                                        .x = bf16(norm.x),
+                                        .gamma = bf16(norm.gamma),
+                                        .mean = f32(norm.mean),
+                                        .rstd = f32(norm.rstd),
+                                        .residual = bf16(past),
+                                        .dx = bf16(dx),
+                                        .dgamma = f32(dgamma),
+                                        .dbeta = f32(dbeta),
+                                        .dbias = f32(dbias),
+                                        .partial = f32(partial)};
+  const auto backward = [&] { kernels::layer_norm_backward(pass, norm.shape, current_stream()); };
   backward();
 
   const at::Tensor x = norm.x.to(at::kDouble).requires_grad_();
@@ -111,6 +109,42 @@ TEST_P(LayerNormOnGpu, ColumnSumsOfAnyWidth) {
     const double size = std::sqrt(static_cast<double>(rows));
     EXPECT_LE(roundings(out, x.to(at::kDouble).sum(0), size), 1e-3) << columns;
   }
+}
+
+TEST_P(LayerNormOnGpu, ThreeMatricesAreJoinedAndSummed) {
+  const auto [rows, width] = GetParam();
+  const std::vector<at::Tensor> parts = {random_bf16({rows, width}), random_bf16({rows, width}),
+                                         random_bf16({rows, width})};
+  const at::Tensor out = empty_bf16({rows, 3 * width}), sums = empty_f32({3 * width});
+  const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, 3 * width)});
+  kernels::join_columns({.parts = {bf16(parts[0]), bf16(parts[1]), bf16(parts[2])},
+                         .out = bf16(out),
+                         .sums = f32(sums),
+                         .partial = f32(partial)},
+                        rows, width, current_stream());
+  const at::Tensor joined = torch::cat(parts, 1);
+  EXPECT_TRUE(out.equal(joined));
+  const double size = std::sqrt(static_cast<double>(rows));
+  EXPECT_LE(roundings(sums, joined.to(at::kDouble).sum(0), size), 1e-3);
+}
+
+TEST_P(LayerNormOnGpu, TheGradientThroughGeluIsSummed) {
+  const auto [rows, columns] = GetParam();
+  const at::Tensor gradient = random_bf16({rows, columns}),
+                   before = random_bf16({rows, columns}, 2);
+  const at::Tensor out = empty_bf16({rows, columns}), sums = empty_f32({columns});
+  const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, columns)});
+  kernels::gelu_gradient({.gradient = bf16(gradient),
+                          .before = bf16(before),
+                          .out = bf16(out),
+                          .sums = f32(sums),
+                          .partial = f32(partial)},
+                         rows, columns, current_stream());
+  const at::Tensor exact =
+      at::gelu_backward(gradient.to(at::kDouble), before.to(at::kDouble), "tanh");
+  EXPECT_LE(roundings(out, exact, 1e-2), 1.05);
+  const double size = std::sqrt(static_cast<double>(rows));
+  EXPECT_LE(roundings(sums, out.to(at::kDouble).sum(0), size), 1e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LayerNormOnGpu,

@@ -2,9 +2,11 @@
 //
 //   forward MODEL IN.pt OUT.pt               logits, loss, gradients for the file's ids and labels
 //   copy MODEL OUT [BYTES]                   loads a directory and saves it, in shards of BYTES
-//   train MODEL IN.pt OUT.pt [DEVICE TYPE]   AdamW and cosine over the file's batches; the losses
+//   train MODEL IN.pt OUT.pt [DEVICE TYPE]   AdamW and cosine over the file's batches; the losses;
+//                                            TYPE is fp32, bf16 or autocast
+//   tokens VOCABULARY COUNT OUT.pt           so many tokens of the embedded instructions
 //   generate MODEL IN.pt OUT.pt              the likeliest continuation of the file's ids
-//   scratch NAME OUT                         saves a new model
+//   scratch NAME OUT [SEED]                  saves a new model
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -12,10 +14,14 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/autocast.h"
+#include "lockstep/embedded_instructions.h"
 #include "lockstep/generate.h"
 #include "lockstep/gpt2.h"
 #include "lockstep/lr_schedule.h"
 #include "lockstep/optimizer.h"
+#include "lockstep/text_records.h"
+#include "lockstep/tokenizer.h"
 #include "lockstep/torch_file.h"
 
 using namespace lockstep;
@@ -52,18 +58,24 @@ void train(Gpt2 model, const PyValue& in, const std::string& out, const std::str
            const std::string& type) {
   model->train();
   model->to(torch::Device(device), type == "bf16" ? torch::kBFloat16 : torch::kFloat);
+  const AutocastOptions autocast_options{.device_type = torch::Device(device).type(),
+                                         .enabled = type == "autocast"};
   const at::Tensor ids = in.at("ids").to_tensor().to(torch::Device(device));  // [steps, B, T + 1]
   const std::int64_t steps = ids.size(0), tokens = ids.size(2) - 1;
   AdamW optimizer(named_parameters(*model), {.lr = in.at("lr").to_double(), .weight_decay = 0.1});
-  const LRSchedule schedule(CosineSchedule{.warmup_steps = 10, .total_steps = steps});
+  const LRSchedule schedule(
+      CosineSchedule{.warmup_steps = in.at("warm_up").to_int(), .total_steps = steps});
   at::Tensor losses = torch::empty({steps}, ids.options().dtype(torch::kFloat));
   double start = 0;
   for (std::int64_t step = 0; step < steps; ++step) {
     if (step == kNotTimed) start = now();
     schedule.apply(optimizer, step);
     const at::Tensor batch = ids[step];
-    const Gpt2Loss loss =
-        model->forward(batch.narrow(1, 0, tokens), batch.narrow(1, 1, tokens).contiguous());
+    Gpt2Loss loss;
+    {
+      const Autocast autocast(autocast_options);
+      loss = model->forward(batch.narrow(1, 0, tokens), batch.narrow(1, 1, tokens).contiguous());
+    }
     const at::Tensor mean = loss.sum / loss.count;
     mean.backward();
     optimizer.step();
@@ -72,6 +84,28 @@ void train(Gpt2 model, const PyValue& in, const std::string& out, const std::str
   }
   const double seconds = (now() - start) / static_cast<double>(steps - kNotTimed);
   save_pt(out, PyValue::dict({{"losses", losses.cpu()}, {"seconds", seconds}}));
+}
+
+void embedded_tokens(int vocabulary, std::int64_t count, const std::string& out) {
+  const PromptTemplate prompt = PromptTemplate::brief();
+  std::vector<std::string> texts;
+  std::size_t bytes = 0;
+  // A token is at least a byte, so there are enough.
+  for (std::uint64_t seed = 1; bytes < static_cast<std::size_t>(count); ++seed) {
+    for (const TextRecord& record : embedded_instructions({.seed = seed, .letters = 26}).train) {
+      texts.push_back(prompt.prompt_of(record) + record.output + "\n");
+      bytes += texts.back().size();
+    }
+  }
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  const Tokenizer tokenizer = train_tokenizer(views, {.vocab_size = vocabulary});
+  std::vector<std::int64_t> tokens;
+  for (std::size_t i = 0; static_cast<std::int64_t>(tokens.size()) < count;
+       i = (i + 1) % texts.size()) {
+    for (const std::int32_t token : tokenizer.encode(texts[i])) tokens.push_back(token);
+  }
+  tokens.resize(static_cast<std::size_t>(count));
+  save_pt(out, PyValue::dict({{"tokens", torch::tensor(tokens, torch::kLong)}}));
 }
 
 void continue_text(Gpt2 model, const PyValue& in, const std::string& out) {
@@ -101,7 +135,11 @@ int main(int argc, char** argv) try {
     if (words.size() > 3) options.max_shard_bytes = std::stoll(words[3]);
     save_gpt2(load_gpt2(words.at(1)), words.at(2), options);
   } else if (command == "scratch") {
-    save_gpt2(Gpt2(Gpt2Config::named(words.at(1))), words.at(2));
+    Gpt2Options options;
+    if (words.size() > 3) options.seed = std::stoull(words[3]);
+    save_gpt2(Gpt2(Gpt2Config::named(words.at(1)), options), words.at(2));
+  } else if (command == "tokens") {
+    embedded_tokens(std::stoi(words.at(1)), std::stoll(words.at(2)), words.at(3));
   } else {
     const Gpt2 model = load_gpt2(words.at(1));
     const PyValue in = load_pt(words.at(2));

@@ -160,7 +160,7 @@ def compare_training():
     first = torch.randint(0, 211, (steps, batch, 1), generator=data)
     stride = torch.randint(1, 5, (steps, batch, 1), generator=data)
     ids = (first + stride * torch.arange(tokens + 1)) % 211
-    torch.save({"ids": ids, "lr": 2e-3}, path("in.pt"))
+    torch.save({"ids": ids, "lr": 2e-3, "warm_up": 10}, path("in.pt"))
     run("train", path("start"), path("in.pt"), path("out.pt"))
     ours = load("out.pt")["losses"]
 

@@ -1,7 +1,7 @@
 """train_llm as a user runs it: ranks, kills, bad files, the tutorial's files, generated text.
 
-train_llm_test.py TRAIN_LLM LOCKSTEP [--all] [unittest's arguments], in a Python that has torch. Without
---all the cases that take longest are left out.
+train_llm_test.py TRAIN_LLM LOCKSTEP [--all] [--gpu] [unittest's arguments], in a Python that has torch.
+Without --all the cases that take longest are left out, without --gpu those that need a GPU.
 """
 
 import json
@@ -24,6 +24,9 @@ TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
 ALL = "--all" in sys.argv
 if ALL:
     sys.argv.remove("--all")
+GPU = "--gpu" in sys.argv
+if GPU:
+    sys.argv.remove("--gpu")
 LIMIT = 120  # seconds for what takes a few; only ever reached by a failure
 # A model and data that are small enough for fifty steps in a second.
 SMALL = ("--model", "tiny", "--n-layer", "1", "--n-embd", "32", "--n-head", "2", "--vocab-size", "300",
@@ -467,6 +470,52 @@ class Embedded(Case):
         count = answers["after"]["all"]
         self.assertGreater(count["right"] / count["asked"], 0.5, share)
         self.assertGreaterEqual(sum(value > 0.9 for value in share.values()), 2, share)
+
+
+@unittest.skipUnless(GPU, "needs a GPU")
+class FusedPath(Case):
+    """Two ranks share the GPU over Gloo; float32 weights under autocast, without dropout."""
+
+    OPTIONS = ("--dtype", "bf16-autocast", "--device", "cuda:0", "--backend", "gloo", "--dropout", "0",
+               "--max-steps", "60", "--ckpt-freq", "20")
+
+    def setUp(self):
+        super().setUp()
+        del self.environment["CUDA_VISIBLE_DEVICES"]
+
+    def assert_same_training(self, one, other):
+        """The same losses up to cuDNN's attention, whose backward adds in no fixed order."""
+        losses = [[line["loss"] for line in self.metrics(name) if "loss" in line] for name in (one, other)]
+        self.assertEqual(len(losses[0]), len(losses[1]))
+        for step, (mine, theirs) in enumerate(zip(*losses)):
+            self.assertAlmostEqual(mine / theirs, 1, delta=1e-2, msg=f"line {step}")
+
+    def test_a_rank_that_dies_is_replaced_and_a_killed_run_goes_on(self):
+        out, err = self.train("whole", *self.OPTIONS, ranks=2)
+        self.assertNotIn("ATen's operators", out + err)
+        process = self.start("-e", "replaced", "-d", "data.jsonl", *SMALL, *self.OPTIONS, ranks=2)
+        try:
+            snapshot = self.run_folder("replaced") / "snapshots" / "step_20"
+            limit = time.monotonic() + LIMIT
+            while not snapshot.exists() and process.poll() is None and time.monotonic() < limit:
+                time.sleep(0.002)
+            os.kill(self.process_of(1), signal.SIGKILL)
+            out, err = process.communicate(timeout=LIMIT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        self.assertEqual(process.returncode, 0, out + err)
+        self.assert_same_training("replaced", "whole")
+
+        process = self.start("-e", "resumed", "-d", "data.jsonl", *SMALL, *self.OPTIONS, ranks=2)
+        snapshot = self.run_folder("resumed") / "snapshots" / "step_20"
+        limit = time.monotonic() + LIMIT
+        while not snapshot.exists() and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=LIMIT)
+        self.train("resumed", *self.OPTIONS, ranks=2)
+        self.assert_same_training("resumed", "whole")
 
 
 class CommandLine(Case):
