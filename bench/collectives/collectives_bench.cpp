@@ -27,7 +27,8 @@ struct Case {
   std::function<void(ProcessGroup&)> call;
 };
 
-std::vector<Case> make_cases(int ranks) {
+std::vector<Case> make_cases(ProcessGroup& owner) {
+  const int ranks = owner.size();
   std::vector<Case> cases;
   for (const std::int64_t bytes :
        {std::int64_t{1} << 10, std::int64_t{1} << 20, std::int64_t{25} << 20}) {
@@ -38,6 +39,9 @@ std::vector<Case> make_cases(int ranks) {
     // Zeros stay finite however often they are added.
     const at::Tensor zeros = torch::zeros({bytes / 4});
     add("all_reduce", [zeros](ProcessGroup& group) { group.all_reduce(zeros); });
+    // In memory that the ranks share already; to Gloo it is memory like any other.
+    const at::Tensor shared = owner.shared_empty_like(zeros).zero_();
+    add("all_reduce_shared", [shared](ProcessGroup& group) { group.all_reduce(shared); });
     add("broadcast", [data](ProcessGroup& group) { group.broadcast(data); });
     const at::Tensor gathered = torch::empty({bytes / 4 * ranks});
     add("all_gather", [=](ProcessGroup& group) { group.all_gather_into_tensor(gathered, data); });
@@ -91,7 +95,7 @@ void run(const Options& options) {
   std::vector<int> everyone(static_cast<std::size_t>(world.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   ProcessGroup gloo = world.new_group({.ranks = everyone, .backend = "gloo"});
-  const std::vector<Case> cases = make_cases(world.world_size());
+  const std::vector<Case> cases = make_cases(world.group());
   for (int round = 0; round < options.rounds; ++round) {
     for (const Case& each : cases) {
       const Measured on_gloo = measure(gloo, each, options);

@@ -145,6 +145,12 @@ class ProcessGroup {
   /// Starts all of them before waiting for any, so that two ranks may send to each other.
   std::vector<Work> batch_isend_irecv(const std::vector<P2POp>& operations);
 
+  /// A tensor like `like`, of unknown contents, in memory that all ranks of the group can reach:
+  /// an all-reduce of it, or of the same part of it on every rank, copies nothing. Every rank calls
+  /// it, with tensors of one size. Where ranks are on several machines or cannot share memory it is
+  /// an ordinary tensor.
+  at::Tensor shared_empty_like(const at::Tensor& like);
+
   /// Returns when every rank has called it.
   Work barrier(const AsyncOptions& options = {});
   /// A barrier over the store, so that it works on any backend and can say who is missing: throws

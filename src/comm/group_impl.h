@@ -12,6 +12,7 @@
 #include "comm/shm_channel.h"
 #include "comm/socket_handles.h"
 #include "lockstep/process_group.h"
+#include "shm/shared_block.h"
 
 namespace lockstep {
 
@@ -31,7 +32,9 @@ class GroupImpl {
   c10::intrusive_ptr<c10d::Backend> nccl;        // likewise
   std::shared_ptr<SocketHandles> sockets;        // Gloo's connections
   std::shared_ptr<ShmChannel> shm;               // the ordered reduction's way, where there is one
-  c10::intrusive_ptr<c10d::Store> store;         // for this library's own keys in this group
+  // Where its ranks have tensors that all of them can reach.
+  std::shared_ptr<SharedBlocks> blocks = std::make_shared<SharedBlocks>();
+  c10::intrusive_ptr<c10d::Store> store;  // for this library's own keys in this group
 
   int size() const { return static_cast<int>(global_ranks.size()); }
 

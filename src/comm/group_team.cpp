@@ -17,7 +17,7 @@ namespace {
 // Up to this size, one hop to everybody beats a chain that carries each byte once.
 constexpr std::size_t kDirectBytes = 64 << 10;
 // Up to this size, and this much of all ranks together, everybody adds by itself.
-constexpr std::size_t kSmallBytes = 16 << 10, kSmallTotal = 256 << 10;
+constexpr std::size_t kExchangedBytes = 16 << 10, kExchangedTotal = 256 << 10;
 
 RankLayout layout_of_one_machine(int ranks) {
   RankLayout layout;
@@ -96,7 +96,7 @@ void GroupTeam::all_reduce(void* data, std::int64_t count, const ReduceSpec& spe
   if (one_machine()) return here_->all_reduce(data, count, spec);
   check_reducible(spec);
   const std::size_t bytes = static_cast<std::size_t>(count) * bytes_of(spec.type);
-  if (bytes <= kSmallBytes && bytes * static_cast<std::size_t>(size()) <= kSmallTotal) {
+  if (bytes <= kExchangedBytes && bytes * static_cast<std::size_t>(size()) <= kExchangedTotal) {
     return all_reduce_small(data, count, spec);
   }
   reduce_segments({{.in = data, .out = data, .count = count}}, spec);

@@ -14,7 +14,8 @@ inline constexpr int kShmFormationTag = kFirstReservedTag + 1;
 // Each of them and the one after it: chunks between the machines of a team.
 inline constexpr int kBackendTeamTag = kFirstReservedTag + 2;
 inline constexpr int kOrderedTeamTag = kFirstReservedTag + 4;
-inline constexpr int kFirstReductionTag = kFirstReservedTag + 6;
+inline constexpr int kSharedTensorTag = kFirstReservedTag + 6;
+inline constexpr int kFirstReductionTag = kFirstReservedTag + 7;
 
 /// Point-to-point messages that were started together. Messages between two ranks with one tag
 /// arrive in the order in which they were started.

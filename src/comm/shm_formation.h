@@ -1,14 +1,24 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <variant>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/group_impl.h"
 #include "comm/group_team.h"
 #include "comm/messages.h"
+#include "comm/rank_layout.h"
+#include "comm/segment_agreement.h"
 
 namespace lockstep {
+
+/// The same on every rank: who is where, or why that does not help.
+std::variant<RankLayout, std::string> find_layout(const GroupImpl& group);
+
+Circle circle_of_all(const GroupImpl& group, const c10::intrusive_ptr<c10d::Backend>& gloo,
+                     int tag);
 
 /// What the memory is for.
 struct ShmUse {

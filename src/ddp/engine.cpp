@@ -7,6 +7,7 @@
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "comm/shared_tensors.h"
 #include "ddp/reducer_factory.h"
 
 namespace lockstep {
@@ -141,6 +142,8 @@ void DataParallelEngine::Impl::set_up() {
     ordered = std::make_unique<OrderedReduction>(group);
     register_hook_with_reducer();
   }
+  // Otherwise they are rebuilt after the first step.
+  if (options.find_unused_parameters && !options.static_graph) share_buckets();
   if (options.init_sync && group->rank == 0 && group->name == "0" &&
       !std::getenv("LOCKSTEP_QUIET")) {
     std::fprintf(
@@ -198,6 +201,16 @@ void DataParallelEngine::Impl::sync_buffers(int source) {
   c10d::broadcast_coalesced(group->group, tensors, kBroadcastBytes, source);
 }
 
+// Gradients that lie where all ranks of the machine see them are reduced there.
+void DataParallelEngine::Impl::share_buckets() {
+  constexpr std::size_t kWorthIt = 256 << 10;  // bytes; smaller ones are copied in any case
+  for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    if (!buffer.defined() || buffer.is_sparse() || buffer.nbytes() < kWorthIt) continue;
+    move_to_shared_memory(*group, buffer);
+  }
+}
+
 void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& inputs) {
   Impl& self = *impl_;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -218,7 +231,7 @@ void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& in
     self.reducer->prepare_for_forward();
   }
   if (self.joining) self.announce_presence();
-  if (gradients) self.reducer->rebuild_buckets();
+  if (gradients && self.reducer->rebuild_buckets()) self.share_buckets();
   if (self.syncs_buffers()) self.sync_buffers(self.joining ? self.agree_on_rank(true) : 0);
   if (self.joining) self.announce_sync(self.require_backward_grad_sync);
 }

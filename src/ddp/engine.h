@@ -71,6 +71,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   std::vector<at::Tensor> buffers() const;
   at::Device device() const { return parameters.front().device(); }
 
+  void share_buckets();
   void sync_buffers(int source);
   bool syncs_buffers() const;
 

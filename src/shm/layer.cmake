@@ -6,8 +6,10 @@ lockstep_layer(shm LIBRARIES lockstep::core SOURCES
   shm/reduce_avx512.cpp
   shm/reduce_portable.cpp
   shm/serial_queue.cpp
+  shm/shared_block.cpp
   shm/shared_segment.cpp
   shm/team.cpp
+  shm/team_in_place.cpp
   shm/team_move.cpp
   shm/team_reduce.cpp)
 # One set of loops, compiled for several processors: each for itself, whatever the others may use.

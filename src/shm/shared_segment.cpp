@@ -22,6 +22,13 @@ namespace {
   throw Error(concat(what, ": ", std::strerror(errno)));
 }
 
+void reserve_memory(int descriptor, const SharedSegment::Range& own) {
+  if (own.bytes == 0) return;
+  if (fallocate(descriptor, 0, static_cast<off_t>(own.begin), static_cast<off_t>(own.bytes)) != 0) {
+    fail_with_errno(concat("reserving ", own.bytes, " bytes"));
+  }
+}
+
 }  // namespace
 
 SegmentOffer SegmentOffer::of_this_process(int descriptor) {
@@ -46,7 +53,7 @@ bool may_share_memory() {
   return wanted == nullptr || std::string_view(wanted) != "0";
 }
 
-SharedSegment SharedSegment::create(std::size_t bytes) {
+SharedSegment SharedSegment::create(std::size_t bytes, const Range& own) {
   // Beyond this limit the kernel would send a signal that ends the process.
   rlimit largest_file{};
   if (getrlimit(RLIMIT_FSIZE, &largest_file) == 0 && largest_file.rlim_cur < bytes) {
@@ -55,23 +62,26 @@ SharedSegment SharedSegment::create(std::size_t bytes) {
   }
   UniqueFd descriptor(memfd_create("lockstep", MFD_CLOEXEC));
   if (descriptor.get() < 0) fail_with_errno("memfd_create");
-  if (fallocate(descriptor.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
-    fail_with_errno(concat("reserving ", bytes, " bytes"));
+  if (ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
+    fail_with_errno(concat("making a file of ", bytes, " bytes"));
   }
+  reserve_memory(descriptor.get(), own);
   return {std::move(descriptor), bytes};
 }
 
-SharedSegment SharedSegment::open(int process_id, int descriptor, std::size_t bytes) {
+SharedSegment SharedSegment::open(int process_id, int descriptor, std::size_t bytes,
+                                  const Range& own) {
   const std::string path = concat("/proc/", process_id, "/fd/", descriptor);
-  UniqueFd own(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (own.get() < 0) fail_with_errno(concat("opening ", path));
+  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (opened.get() < 0) fail_with_errno(concat("opening ", path));
   // Touching pages that the file does not have would end the process.
   struct stat status {};
-  if (fstat(own.get(), &status) != 0) fail_with_errno(path);
+  if (fstat(opened.get(), &status) != 0) fail_with_errno(path);
   if (!S_ISREG(status.st_mode) || static_cast<std::size_t>(status.st_size) != bytes) {
     throw Error(concat(path, " is something else than a segment of ", bytes, " bytes"));
   }
-  SharedSegment segment(std::move(own), bytes);
+  reserve_memory(opened.get(), own);
+  SharedSegment segment(std::move(opened), bytes);
   segment.take_descriptor();  // and close it
   return segment;
 }

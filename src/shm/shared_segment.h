@@ -24,16 +24,30 @@ struct SegmentOffer {
 /// False where LOCKSTEP_SHM=0 forbids it to this process.
 bool may_share_memory();
 
+/// What a process reserves of a segment. It should be what it uses most: where memory belongs to
+/// several sockets, the kernel takes that of the one on which the process runs.
+struct SegmentRange {
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+};
+
 /// Memory that several processes of one machine have mapped. It has no name in any file system: the
 /// kernel frees it with the last process that maps it, however that process ends.
 class SharedSegment {
  public:
-  /// Zeroed memory, all of it reserved at once: a machine without enough says so here and not by a
-  /// signal later. Throws Error.
-  static SharedSegment create(std::size_t bytes);
+  using Range = SegmentRange;
 
-  /// Maps what process `process_id` has created under `descriptor`. Throws Error.
-  static SharedSegment open(int process_id, int descriptor, std::size_t bytes);
+  /// Zeroed memory, of which so much is reserved at once: a machine without enough says so here and
+  /// not by a signal later. The rest is reserved by those who open it. Throws Error.
+  static SharedSegment create(std::size_t bytes, const Range& own);
+  static SharedSegment create(std::size_t bytes) {
+    return create(bytes, {.begin = 0, .bytes = bytes});
+  }
+
+  /// Maps what process `process_id` has created under `descriptor`, and reserves memory of it.
+  /// Throws Error.
+  static SharedSegment open(int process_id, int descriptor, std::size_t bytes,
+                            const Range& own = {});
 
   SharedSegment(SharedSegment&& other) noexcept
       : descriptor_(std::move(other.descriptor_)),

@@ -41,6 +41,13 @@ std::size_t ShmTeam::bytes_needed(int ranks) {
                                (sizeof(RankControl) + kTeamBuffers * chunk_bytes_for(ranks));
 }
 
+SharedSegment::Range ShmTeam::own_range(int rank, int ranks) {
+  const std::size_t buffers = kTeamBuffers * chunk_bytes_for(ranks);
+  const std::size_t head = sizeof(Control) + static_cast<std::size_t>(ranks) * sizeof(RankControl);
+  if (rank == 0) return {.begin = 0, .bytes = head + buffers};
+  return {.begin = head + static_cast<std::size_t>(rank) * buffers, .bytes = buffers};
+}
+
 ShmTeam::ShmTeam(std::shared_ptr<const SharedSegment> segment, Options options)
     : segment_(std::move(segment)),
       options_(std::move(options)),
@@ -65,10 +72,6 @@ std::byte* ShmTeam::slot(int rank, std::uint32_t number) const {
   std::byte* first = segment_->data() + sizeof(Control) + size * sizeof(RankControl);
   const std::size_t index = static_cast<std::size_t>(rank) * kTeamBuffers + number % kTeamBuffers;
   return first + index * chunk_bytes_;
-}
-
-std::atomic<std::uint64_t>& ShmTeam::probe(int rank) {
-  return of(rank).probe;
 }
 
 const char* ShmTeam::name_of_kind(Kind kind) {

@@ -11,6 +11,7 @@
 
 #include "shm/element.h"
 #include "shm/futex.h"
+#include "shm/shared_block.h"
 #include "shm/shared_segment.h"
 
 namespace lockstep {
@@ -33,6 +34,8 @@ class ShmTeam {
     int size = 1;
     std::chrono::milliseconds timeout{};
     std::function<bool()> peer_ended;  // whether a peer's process has ended; called now and then
+    /// Where tensors may lie that are reduced without being copied; every rank has it, or none.
+    std::shared_ptr<const SharedBlocks> blocks = nullptr;
   };
 
   /// Beyond it a chunk could not be cut into parts for everyone.
@@ -40,6 +43,9 @@ class ShmTeam {
 
   /// What the segment of this many ranks must hold.
   static std::size_t bytes_needed(int ranks);
+
+  /// What a rank reserves of it: its own buffers, and the first rank what all use.
+  static SharedSegment::Range own_range(int rank, int ranks);
 
   /// `segment` was zeroed before its first use.
   ShmTeam(std::shared_ptr<const SharedSegment> segment, Options options);
@@ -55,7 +61,8 @@ class ShmTeam {
 
   void barrier();
 
-  /// In place on every rank.
+  /// In place on every rank. Large data that all ranks have at the same place of one block is not
+  /// copied.
   void all_reduce(void* data, std::int64_t count, const ReduceSpec& spec);
   /// In place at the root; the others' data stays as it was.
   void reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root);
@@ -81,10 +88,6 @@ class ShmTeam {
   /// Ends waits in all ranks, now and from now on. What has been handed over stays valid, so a rank
   /// that only has to read it is not disturbed.
   void poison();
-
-  /// A word per rank that nothing else uses, by which ranks find out whether they see the same
-  /// memory.
-  std::atomic<std::uint64_t>& probe(int rank);
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
@@ -128,6 +131,13 @@ class ShmTeam {
   template <typename Write, typename Read>
   void pass_chunks(std::size_t chunks, std::uint32_t lag, const Announcement& announced,
                    Write write, Read read);
+
+  /// False where data does not lie side by side; nothing has been done then.
+  bool all_reduce_in_place(void* data, std::int64_t count, const ReduceSpec& spec,
+                           const Announcement& announced);
+  bool lies_side_by_side(const SharedBlocks::Place& place, const Announcement& announced);
+  void combine_in_place(const SharedBlocks::Place& place, std::size_t bytes,
+                        const ReduceSpec& spec);
 
   /// `wanted`: whether this rank gets the result.
   void reduce_data(void* data, std::int64_t count, const ReduceSpec& spec, bool wanted,

@@ -17,13 +17,15 @@ inline constexpr std::uint32_t kTeamBuffers = 4;
 inline constexpr std::size_t kTeamLine = 64;  // bytes that travel between cores together
 // Up to this size every rank reduces everything: that needs one meeting instead of two.
 inline constexpr std::size_t kTeamWholeBytes = 16 << 10;
+// From this size on ranks first find out whether their data lies side by side, which takes a
+// meeting.
+inline constexpr std::size_t kTeamInPlaceBytes = 256 << 10;
 
 struct ShmTeam::RankControl {
   SharedCounter written;  // the number of the last chunk whose data is in the segment
   SharedCounter reduced;  // ... whose own share has been combined
   SharedCounter read;     // ... of which nothing will be read any more
   alignas(kTeamLine) std::array<Announcement, kTeamBuffers> announced;  // by buffer
-  std::atomic<std::uint64_t> probe;
 };
 
 struct ShmTeam::Control {

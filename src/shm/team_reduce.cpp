@@ -13,8 +13,10 @@ std::size_t ShmTeam::chunks_of(std::size_t bytes, std::size_t chunk_bytes) const
 
 void ShmTeam::all_reduce(void* data, std::int64_t count, const ReduceSpec& spec) {
   check_reducible(spec);
-  reduce_data(data, count, spec, /*wanted=*/true,
-              announcement(Kind::all_reduce, static_cast<std::uint64_t>(count), 0, &spec));
+  const Announcement announced =
+      announcement(Kind::all_reduce, static_cast<std::uint64_t>(count), 0, &spec);
+  if (all_reduce_in_place(data, count, spec, announced)) return;
+  reduce_data(data, count, spec, /*wanted=*/true, announced);
 }
 
 void ShmTeam::reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root) {

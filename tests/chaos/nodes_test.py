@@ -24,12 +24,14 @@ FIRST, OTHER = 1, 2  # nodes; the first has the coordinator and the store
 
 
 class NodesRun(Run):
-    """One rank on each of two nodes, which share a disk."""
+    """One rank, or so many, on each of two nodes, which share a disk."""
 
-    def __init__(self, arguments, folder, network, **settings):
+    def __init__(self, arguments, folder, network, per_node=1, **settings):
         # The namespaces are on one machine: without this, gradients would not go by the cables.
-        super().__init__(arguments, folder, 2, STEPS,
-                         **({"SLOW_MS": 40, "LOCKSTEP_SHM": 0} | settings))
+        apart = {"LOCKSTEP_SHM": 0} if per_node == 1 else {}
+        super().__init__(arguments, folder, 2 * per_node, STEPS,
+                         **({"SLOW_MS": 40} | apart | settings))
+        self.per_node = per_node
         self.network = network
         self.launchers = {}
         self.secret = self.folder / "secret"
@@ -43,14 +45,15 @@ class NodesRun(Run):
 
     def start_node(self, node):
         command = self.network.command(
-            node, self.arguments.lockstep, "run", "--nnodes", "2", "--nproc-per-node", "1",
+            node, self.arguments.lockstep, "run", "--nnodes", "2", "--nproc-per-node",
+            str(self.per_node),
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.network.address(FIRST)}:29400",
             "--rdzv-id", "job", "--secret-file", str(self.secret), "--max-restarts", "3",
             "--run-dir", str(self.folder / f"run_{node}"), *self.options, self.arguments.job)
         with open(self.folder / "output", "a") as output:
             self.launchers[node] = subprocess.Popen(
-                command, env=self.environment(), cwd=self.folder, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True)
+                command, env=self.environment() | {"LOCKSTEP_MACHINE": f"node{node}"},
+                cwd=self.folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
     def wait_for_lines(self, count):
         """Of the curves, of which there is one for each step."""
@@ -96,6 +99,18 @@ def a_rank_of_the_other_node(run):
     run.wait_for_text("all ranks go on")
     run.end()
     return "replaced in place"
+
+
+def one_of_two_ranks_on_each_node(run):
+    """Gradients go through memory on each node, and from one to the other by their first ranks."""
+    run.wait_for_text("4 ranks, hybrid, reduction ordered")
+    for rank in (3, 2):  # a leader, too
+        run.wait_for_lines(run.lines() + 8)
+        before = run.text().count("all ranks go on")
+        os.kill(run.process_id(rank), signal.SIGKILL)
+        run.wait_until("recovery", lambda: run.text().count("all ranks go on") > before)
+    run.end()
+    return "replaced in place, twice"
 
 
 def a_cable_for_a_moment(run):
@@ -172,6 +187,7 @@ def a_launcher_while_the_others_go_on(run):
 
 CASES = {
     "a rank of the other node": a_rank_of_the_other_node,
+    "one of two ranks on each node": one_of_two_ranks_on_each_node,
     "a cable for a moment": a_cable_for_a_moment,
     "a cable for long": a_cable_for_long,
     "the launcher of the other node": the_launcher_of_the_other_node,
@@ -184,6 +200,7 @@ CASES = {
 # Of the run. With PER_NODE each node has one that saves; where they share a disk, one of both.
 SHRINKS = {"options": ["--max-replacements", "0", "--min-world", "1"]}
 SETTINGS = {
+    "one of two ranks on each node": {"per_node": 2},
     "a rank of the first node for good": dict(SHRINKS, PER_NODE=1),
     "a rank of the other node for good": SHRINKS,
     "a cable while the others go on": {"options": ["--min-world", "1"], "SLOW_MS": 100},
@@ -202,14 +219,17 @@ def main():
         print("skipped: network namespaces need root and iproute2")
         return
     with tempfile.TemporaryDirectory(prefix="lockstep_nodes_") as folder:
-        undisturbed = Run(arguments, pathlib.Path(folder) / "undisturbed", 2, STEPS).finish()
+        undisturbed = {}  # by ranks, which are on one node
         for name in arguments.some:
             network = Network(2)
             run = NodesRun(arguments, pathlib.Path(folder) / name.replace(" ", "_"), network,
                            **SETTINGS.get(name, {}))
+            if run.ranks not in undisturbed:
+                undisturbed[run.ranks] = Run(arguments, pathlib.Path(folder) / f"all_{run.ranks}",
+                                             run.ranks, STEPS).finish()
             try:
                 result = CASES[name](run.start())
-                compare(name, run, undisturbed)
+                compare(name, run, undisturbed[run.ranks])
             finally:
                 run.close()
                 network.close()

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "comm/group_impl.h"
 #include "lockstep/c10d.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
@@ -332,4 +333,71 @@ RANKS_TEST(ShmBackend, ranks_that_cannot_share_memory_use_gloo_and_say_why, 2) {
             std::string::npos)
       << said;
   EXPECT_NE(said.find("LOCKSTEP_SHM is 0"), std::string::npos) << said;
+}
+
+RANKS_TEST(SharedTensors, are_reduced_in_place_with_the_same_bits, 3) {
+  World world = init();
+  auto& group = world.group();
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kLong}) {
+    const at::Tensor mine = values(world.rank(), 300'000, type);
+    const at::Tensor shared = group.shared_empty_like(mine);
+    EXPECT_FALSE(group.impl()->blocks->find(mine.const_data_ptr(), mine.nbytes()).block);
+    EXPECT_TRUE(group.impl()->blocks->find(shared.const_data_ptr(), shared.nbytes()).block);
+    const at::Tensor copied = mine.clone();
+    group.all_reduce(copied);
+    shared.copy_(mine);
+    group.all_reduce(shared);
+    EXPECT_TRUE(same_bits(shared, copied)) << type;
+    // A part of it, and one rank whose part is another.
+    shared.copy_(mine);
+    group.all_reduce(shared.narrow(0, 1000, 200'000));
+    EXPECT_TRUE(same_bits(shared.narrow(0, 1000, 200'000), copied.narrow(0, 1000, 200'000)));
+    EXPECT_TRUE(same_bits(shared.narrow(0, 0, 1000), mine.narrow(0, 0, 1000)));
+    shared.fill_(1);
+    at::Tensor elsewhere = torch::ones({200'000}, mine.options());
+    group.all_reduce(world.rank() == 1 ? elsewhere : shared.narrow(0, 0, 200'000));
+    EXPECT_EQ((world.rank() == 1 ? elsewhere : shared)[199'999].item<double>(), 3);
+  }
+  EXPECT_FALSE(group.impl()->blocks->find(nullptr, 0).block);
+}
+
+RANKS_TEST(SharedTensors, outlive_the_group_and_leave_nothing, 2) {
+  {
+    at::Tensor kept;
+    {
+      World world = init();
+      kept = world.group().shared_empty_like(torch::ones({100'000})).fill_(world.rank() + 1);
+      world.group().all_reduce(kept);
+    }
+    EXPECT_EQ(kept.sum().item<float>(), 300'000);
+    EXPECT_TRUE(has_segments());
+  }
+  EXPECT_FALSE(has_segments());
+}
+
+RANKS_TEST(SharedTensors, are_ordinary_where_memory_cannot_be_shared, 2) {
+  World world = init();
+  if (this_rank() == 1) setenv("LOCKSTEP_SHM", "0", 1);
+  at::Tensor tensor = world.group().shared_empty_like(torch::ones({100'000})).fill_(1);
+  EXPECT_FALSE(world.group().impl()->blocks->find(tensor.const_data_ptr(), 4).block);
+  world.group().all_reduce(tensor);
+  EXPECT_EQ(tensor[0].item<float>(), 2);
+}
+
+RANKS_TEST_WITH(SharedTensors, a_rank_killed_while_they_are_reduced_is_named,
+                {.count = 3, .killed = {1}}) {
+  World world = init();
+  at::Tensor tensor = world.group().shared_empty_like(torch::ones({8 << 20})).fill_(0);
+  world.group().all_reduce(tensor);
+  if (this_rank() == 1) {
+    std::thread([] {
+      std::this_thread::sleep_for(20ms);
+      kill_this_process();
+    }).detach();
+  }
+  try {
+    while (true) world.group().all_reduce(tensor);
+  } catch (const PeerLost& lost) {
+    EXPECT_EQ(lost.peers(), std::vector<int>{1}) << lost.what();
+  }
 }
