@@ -74,15 +74,23 @@ ExactMatch ask(lockstep::Gpt2& model, const lockstep::Tokenizer& tokenizer,
   return result;
 }
 
+std::vector<std::size_t> some_of_each_task(const std::vector<Question>& questions,
+                                           std::int64_t count) {
+  std::map<std::string, std::int64_t> taken;
+  for (const Question& question : questions) taken[question.task] = 0;
+  const auto tasks = std::max<std::int64_t>(1, std::ssize(taken));
+  const std::int64_t of_each = (count + tasks - 1) / tasks;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < questions.size() && std::ssize(places) < count; ++i) {
+    if (taken[questions[i].task]++ < of_each) places.push_back(i);
+  }
+  return places;
+}
+
 std::string samples(const std::vector<Question>& questions, const ExactMatch& result,
                     std::int64_t count) {
   std::string text;
-  std::map<std::string, std::int64_t> shown;
-  const auto tasks = std::max<std::int64_t>(1, static_cast<std::int64_t>(result.by_task.size()));
-  const std::int64_t of_each = (count + tasks - 1) / tasks;
-  for (std::size_t i = 0; i < questions.size() && count > 0; ++i) {
-    if (shown[questions[i].task]++ >= of_each) continue;
-    --count;
+  for (const std::size_t i : some_of_each_task(questions, count)) {
     const bool right = result.answers[i] == questions[i].answer;
     text += concat("  ", one_line(questions[i].prompt), " -> ", one_line(result.answers[i]),
                    right ? "" : concat("   (", questions[i].answer, " would be right)"), "\n");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -38,6 +39,10 @@ struct ExactMatch {
 /// Asks greedily. The model is on any device, of any type.
 ExactMatch ask(lockstep::Gpt2& model, const lockstep::Tokenizer& tokenizer,
                const std::vector<Question>& questions);
+
+/// Places of at most `count` questions, as many of each task as there is room for.
+std::vector<std::size_t> some_of_each_task(const std::vector<Question>& questions,
+                                           std::int64_t count);
 
 /// Some questions with answers, a line each, as many of each task as there is room for.
 std::string samples(const std::vector<Question>& questions, const ExactMatch& result,

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "answer_samples.h"
 #include "core/durable_file.h"
 #include "corpus.h"
 #include "devices.h"
@@ -272,6 +273,8 @@ void Run::add_callbacks(lockstep::TrainerOptions& training, const Data& data, st
   if (is_main()) {
     training.callbacks.push_back(std::make_shared<AtStart>(
         [this] { directory_.write(options_, model_->config(), corpus_->tokenizer); }));
+    training.callbacks.push_back(std::make_shared<AnswerSamples>(
+        model_, corpus_->tokenizer, corpus_->held_out, options_.samples));
   }
   if (options_.flat_checkpoint) {
     training.callbacks.push_back(

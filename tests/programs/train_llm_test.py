@@ -456,6 +456,11 @@ class Embedded(Case):
         self.assertGreaterEqual(len(re.findall(r"^  \w+.* -> ", out, re.M)), 6)
         answers = json.loads((self.run_folder("train_llm") / "answers.json").read_text())
         self.assertEqual(answers["before"]["all"]["asked"], answers["after"]["all"]["asked"])
+        records = (self.run_folder("train_llm") / "records" / "rank_0.jsonl").read_text().splitlines()
+        texts = [record for record in map(json.loads, records) if record["kind"] == "text"]
+        self.assertTrue(texts, "no answers were tracked")
+        self.assertEqual(texts[-1]["name"], "answers")
+        self.assertIn(" -> ", texts[-1]["text"])
         out, _ = self.run_program("--max-steps", "60", "--no-progress", "--log-freq", "20", ranks=2)
         self.assertIn("trained 0 steps", out)  # a run that is done is not repeated, but asked again
         self.assertEqual(json.loads((self.run_folder("train_llm") / "answers.json").read_text()), answers)
