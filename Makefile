@@ -1,6 +1,6 @@
 # The commands of this project. Each is a few lines over tools/ and CMake; see docs/hacking.md.
 # Variables: BUILD (folder, build), JOBS (compilers at a time), CMAKE_ARGS (for configuring),
-# LOCKSTEP_PYTHON (whose torch to use), KILLS (of ranks, for chaos).
+# LOCKSTEP_PYTHON (whose torch to use), KILLS (of ranks, for chaos), BENCH (words for bench/run).
 BUILD ?= build
 export BUILD
 ifdef JOBS
@@ -65,11 +65,10 @@ chaos: ## kill ranks at every point of a run, leave some out, then KILLS (40) at
 	$(STAGE) net $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model net
 	$(STAGE) gpt $(CHAOS) random --ranks 2 3 4 --kills $(KILLS) --hangs 0.1 --model gpt
 
-bench: ## run the benchmarks, each against its peer
+bench: ## run the benchmarks, each against its peer; BENCH="toy launch --quick": some, or how
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build lockstep_bench
-	@set -- bench/*/run; if [ ! -x "$$1" ]; then echo "There is no benchmark yet."; exit 0; fi; \
-	for run; do tools/stage "$$run" "$$run" || exit 1; done
+	$(STAGE) bench bench/run $(BENCH)
 
 lint: ## check the format of the C++ sources and the rules of the tree
 	$(STAGE) setup tools/setup --lint

@@ -1,13 +1,11 @@
-"""How soon the board shows a run of 100,000 steps on 64 ranks, and how it answers fifty connections
-at once. The peer is Python's json module, reading the lines of one of the 64 ranks.
+"""How soon the board shows a run of 100,000 steps on 64 ranks, and how it answers fifty connections at once.
+The peer is Python's json module, reading the lines of one of the 64 ranks.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,21 +15,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "..", "..", "tests", "board")]
 import make_runs  # noqa: E402
 from board_process import Board  # noqa: E402
-from report import Report  # noqa: E402
+from suite import Bench, Metric, Pair  # noqa: E402
 
 NAMES = ["loss", "lr", "grad_norm", "tok/s", "time/total", "time/forward", "time/backward", "time/reduce"]
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lockstep", required=True)
-    parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--connections", type=int, default=50)
-    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
-    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
-    return parser.parse_args()
 
 
 def page(board):
@@ -52,9 +38,9 @@ def milliseconds(text):
     return float(number) * {"us": 1e-3, "ms": 1, "s": 1e3, "m": 6e4}[unit]
 
 
-def load(board, args):
+def load(board, run):
     """wrk's percentiles in ms, requests per second, and answers that were none."""
-    done = subprocess.run(["wrk", "-t2", f"-c{args.connections}", f"-d{args.seconds}s", "--latency", "--timeout", "30s",
+    done = subprocess.run(["wrk", "-t2", f"-c{run.connections}", f"-d{run.seconds}s", "--latency", "--timeout", "30s",
                            "-H", f"Cookie: {board.cookie}", "-s", os.path.join(HERE, "pages.lua"), board.base],
                           check=True, capture_output=True, text=True).stdout
     percentiles = {int(share): milliseconds(value) for share, value in re.findall(r"(\d\d)%\s+([\d.]+\w+)", done)}
@@ -67,49 +53,42 @@ def cpu_seconds(board):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main():
-    args = parse()
-    if not shutil.which("wrk"):
-        print("bench/board needs wrk (Debian: wrk)")
-        return 1
-    report = Report("board", "The board under load")
-    with tempfile.TemporaryDirectory(prefix="lsboard") as folder:
-        make_runs.write_large(folder, args.steps, args.ranks)
-        files = list(pathlib.Path(folder, "large", "metrics").iterdir())
-        size = sum(file.stat().st_size for file in files)
-        one = pathlib.Path(folder, "large", "metrics", "rank_0.jsonl")
-        python, _ = timed(lambda: [json.loads(line) for line in open(one)])
-        opened, first = [], None
-        for _ in range(3):
-            with Board(args.lockstep, folder) as board:
-                seconds, shown = timed(lambda: page(board))
-                opened.append((seconds, cpu_seconds(board)))
-                report.expect(first is None or shown == first, "killed and started again it shows something else")
-                first = shown
-        with Board(args.lockstep, folder) as board:
-            page(board)
-            before = cpu_seconds(board)
-            percentiles, rate, bad = load(board, args)
-            cpu = (cpu_seconds(board) - before) / (rate * args.seconds) * 1e3
-            memory = board.memory()
-    best, best_cpu = min(opened)
-    report.expect(best < 1, f"opened in {best:.2f} s, goal 1 s")
-    report.expect(percentiles[99] < 50, f"p99 {percentiles[99]:.0f} ms, goal 50 ms")
-    report.expect(memory < 400 << 20, f"{memory >> 20} MB, goal 400 MB")
-    report.expect(bad == 0, f"{bad} answers were refused")
-    lines = [
-        "| what | value |", "|---|---|",
-        f"| run | {args.steps:,} steps x {args.ranks} ranks, {size / 1e9:.2f} GB |",
-        f"| Python's json, one rank of it | {python:.2f} s |",
-        f"| opened by the board, all ranks (best of 3) | {best:.2f} s, {best_cpu:.2f} s of CPU; {python / best:.1f} x faster than one rank by Python |",
-        f"| {args.connections} connections for {args.seconds} s | {rate:.0f} requests/s, {cpu:.2f} ms of CPU each |",
-        f"| latency | p50 {percentiles[50]:.1f} ms, p90 {percentiles[90]:.1f} ms, p99 {percentiles[99]:.1f} ms |",
-        f"| memory | {memory / (1 << 20):.0f} MB |",
-        "| killed and started again | shows the same |",
-    ]
-    return report.end(args, "bench/board/run", lines, "Requests are those of the page for this run, in turn: the list, the run, "
-                      "events, curves, a part of a curve, the map of ranks.")
+def large_run(run):
+    folder = tempfile.TemporaryDirectory(prefix="lsboard")
+    make_runs.write_large(folder.name, run.steps, run.ranks)
+    return folder
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(run):
+    folder = run.keep("run", lambda: large_run(run), lambda made: made.cleanup()).name
+    one = pathlib.Path(folder, "large", "metrics", "rank_0.jsonl")
+    python, _ = timed(lambda: [json.loads(line) for line in open(one)])
+    with Board(run.program("lockstep"), folder) as board:
+        seconds, shown = timed(lambda: page(board))
+    if run.keep("first", lambda: shown) != shown:
+        raise RuntimeError("killed and started again it shows something else")
+    with Board(run.program("lockstep"), folder) as board:
+        page(board)
+        before = cpu_seconds(board)
+        percentiles, rate, bad = load(board, run)
+        cpu = (cpu_seconds(board) - before) / (rate * run.seconds) * 1e3
+        memory = board.memory() / (1 << 20)
+    if bad:
+        raise RuntimeError(f"{bad} answers were refused")
+    return {"opened": Pair(seconds, python), "p50": percentiles[50], "p99": percentiles[99], "rate": rate, "cpu": cpu,
+            "memory": memory}
+
+
+BENCH = Bench(
+    name="board", title="The board under load", peer="Python's json, one rank", measure=measure, rounds=3,
+    metrics=(Metric("opened", "a large run opened, all ranks", "s", goal=1),
+             Metric("p50", "an answer, median", "ms"),
+             Metric("p99", "an answer, 99th percentile", "ms", goal=50),
+             Metric("rate", "answers", "1/s", better="higher"),
+             Metric("cpu", "processor time of an answer", "ms"),
+             Metric("memory", "resident memory after that", "MB", goal=400)),
+    options={"steps": 100_000, "ranks": 64, "seconds": 15, "connections": 50},
+    quick={"steps": 5000, "ranks": 8, "seconds": 2},
+    programs=("lockstep", "lockstep-board"), tools=("wrk",),
+    notes="Requests are those of the page for this run, in turn: the list, the run, events, curves, a part of a curve, the map "
+          "of ranks. Killed and started again it shows the same.")

@@ -1,26 +1,26 @@
 """GPT-2 on one GPU: our step (forward, backward, AdamW; bfloat16) beside PyTorch's eager one and
 torch.compile's, each in a process of its own, in alternation.
 
-Metric: the median of a step's time on the device over all rounds. Tokens per second and TFLOP/s
-follow from it: 6 FLOP for each weight that is multiplied and token, 12 * layers * width * tokens for
-attention (causal: half of it). The roof is 790 TFLOP/s, what dense bfloat16 products reach on an H200.
+A step's time is on the device. Tokens per second and TFLOP/s follow from it: 6 FLOP for each weight that
+is multiplied and token, 12 * layers * width * tokens for attention (causal: half of it). The roof is 790
+TFLOP/s, what dense bfloat16 products reach on an H200.
 """
 
-import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from report import Report  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from suite import Bench, Metric, Pair  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOF = 790e12
 SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}
 # Model, batch, tokens, goal in ms.
-CASES = [("gpt2", 64, 1024, 98.0), ("gpt2", 4, 1024, 8.2), ("gpt2-medium", 16, 1024, None)]
+CASES = (("gpt2", 64, 1024, 98), ("gpt2", 4, 1024, 8.2), ("gpt2-medium", 16, 1024, None))
 
 
 def flops(model, batch, tokens):
@@ -42,7 +42,7 @@ def part_of(kernel):
 
 def profile(program, shape):
     """One step's kernels, part by part, as a table."""
-    kernels = measure([program, *shape, "fused", "launch", "profile"])["kernels"]
+    kernels = steps_of([program, *shape, "fused", "launch", "profile"])["kernels"]
     parts = {}
     for name, calls, ms in kernels:
         before = parts.get(part_of(name), (0, 0.0))
@@ -54,60 +54,50 @@ def profile(program, shape):
             "| part | kernels | ms | share |", "|---|---|---|---|", *rows]
 
 
-def measure(command):
+def steps_of(command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}:\n{done.stderr[-3000:]}")
+        raise RuntimeError(f"{' '.join(map(str, command))}:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", type=pathlib.Path, required=True, help="gpt2_step")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--save", help="folder for the result")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a goal is missed")
-    args = parser.parse_args()
+def measure(run):
+    found, profiles = {}, []
+    run.details = ["| model, batch | who | ms (p10 to p90) | tokens/s | TFLOP/s | of the roof | GiB |", "|---|---|---|---|---|---|---|"]
+    for model, batch, tokens, _ in CASES:
+        shape = [model, batch, tokens, run.steps]
+        ways = {"lockstep": [run.program("bench/gpt2_step"), *shape, "fused", "graph"],
+                "torch.compile": [run.python, HERE / "peer.py", *shape, "compile"],
+                "lockstep, no graph": [run.program("bench/gpt2_step"), *shape, "fused", "launch"],
+                "PyTorch eager": [run.python, HERE / "peer.py", *shape, "eager"]}
+        middle = {}
+        for name, command in ways.items():
+            got = steps_of(command)
+            ordered = sorted(got["ms"])
+            middle[name] = statistics.median(ordered)
+            rate = flops(model, batch, tokens) / middle[name] * 1e3
+            run.details.append(
+                f"| {model}, {batch} | {name} | {middle[name]:.2f} ({ordered[len(ordered) // 10]:.2f} to "
+                f"{ordered[len(ordered) * 9 // 10]:.2f}) | {batch * tokens / middle[name] * 1e3:,.0f} | {rate / 1e12:.0f} | "
+                f"{rate / ROOF:.1%} | {got['bytes'] / 2**30:.1f} |")
+        key = f"{model.replace('-', '_')}_{batch}"
+        profiles += profile(run.program("bench/gpt2_step"), shape)
+        # A graph is not always the faster way.
+        found[key] = Pair(min(middle["lockstep"], middle["lockstep, no graph"]), middle["torch.compile"])
+        found[f"{key}_eager"] = Pair(middle["lockstep, no graph"], middle["PyTorch eager"])
+    run.details += profiles
+    return found
 
+
+def needs(run):
     import torch
-    if not torch.cuda.is_available() or not args.program.exists():
-        print("bench/gpt2_gpu needs a GPU and a build with -DLOCKSTEP_CUDA=ON: left out here")
-        return 0
-    report = Report("gpt2-gpu", "GPT-2 on one GPU")
-    lines = ["| model, batch | who | ms (p10 to p90) | against compile | tokens/s | TFLOP/s | of the roof | GiB |",
-             "|---|---|---|---|---|---|---|---|"]
-    profiles = []
-    for model, batch, tokens, goal in CASES:
-        shape = [model, batch, tokens, args.steps]
-        ways = {"lockstep": [args.program, *shape, "fused", "graph"],
-                "lockstep, no graph": [args.program, *shape, "fused", "launch"],
-                "torch.compile": [sys.executable, HERE / "peer.py", *shape, "compile"],
-                "PyTorch eager": [sys.executable, HERE / "peer.py", *shape, "eager"]}
-        times, most = {name: [] for name in ways}, {}
-        for _ in range(args.rounds):
-            for name, command in ways.items():
-                found = measure(command)
-                times[name] += found["ms"]
-                most[name] = found["bytes"]
-        compiled = statistics.median(times["torch.compile"])
-        for name in ways:
-            ordered = sorted(times[name])
-            middle = statistics.median(ordered)
-            rate = flops(model, batch, tokens) / middle * 1e3
-            lines.append(
-                f"| {model}, {batch} | {name} | {middle:.2f} ({ordered[len(ordered) // 10]:.2f} to "
-                f"{ordered[len(ordered) * 9 // 10]:.2f}) | {middle / compiled:.3f} | "
-                f"{batch * tokens / middle * 1e3:,.0f} | {rate / 1e12:.0f} | {rate / ROOF:.1%} | "
-                f"{most[name] / 2**30:.1f} |")
-        profiles += profile(args.program, shape)
-        ours = min(statistics.median(times[way]) for way in ("lockstep", "lockstep, no graph"))
-        if goal:
-            report.expect(ours <= goal, f"{model}, batch {batch}: {ours:.2f} ms, wanted {goal}")
-    device = torch.cuda.get_device_properties(0)
-    return report.end(args, "bench/gpt2_gpu/run", lines + profiles,
-                      f"{device.name}, torch {torch.__version__}, CUDA {torch.version.cuda}; T = 1024, "
-                      f"{args.rounds} alternating rounds of {args.steps} steps each.")
+    return None if torch.cuda.is_available() else "there is no GPU"
 
 
-sys.exit(main())
+BENCH = Bench(
+    name="gpt2_gpu", title="GPT-2 on one GPU", peer="torch.compile (or eager)", measure=measure, rounds=2, needs=needs,
+    metrics=tuple(metric for model, batch, _, goal in CASES for metric in (
+        Metric(f"{model.replace('-', '_')}_{batch}", f"a step of {model}, batch {batch}", "ms", goal=goal, ratio_goal=1),
+        Metric(f"{model.replace('-', '_')}_{batch}_eager", f"the same without a graph, against eager, batch {batch}", "ms"))),
+    options={"steps": 40}, quick={"steps": 10},
+    programs=("bench/gpt2_step",), modules=("torch",), notes="T = 1024, bfloat16.")

@@ -1,12 +1,11 @@
-"""How long a job stands still when one of its two ranks is killed, and what it repeats: under
-lockstep run, with recovery in place, and under torchrun, with a snapshot every 20 steps.
+"""How long a job stands still when one of its two ranks is killed, and what it repeats: under lockstep run,
+with recovery in place, and under torchrun, with a snapshot every 20 steps.
 
-Both take turns; rank 1 is killed with SIGKILL at step 50. The time is from the kill to the first step
-that is committed after it and was not before; of lockstep's, also where it went. Then what it costs to
-be recoverable when nothing happens, and to compare replicas, on a small GPT.
+Rank 1 is killed with SIGKILL at step 50 (in the large job at step 25). The time is from the kill to the first
+step that is committed after it and was not before; of lockstep's, also where it went. Then what it costs to be
+recoverable when nothing happens, and to compare replicas, on a small GPT.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -19,32 +18,16 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from report import Report  # noqa: E402
+from suite import Bench, Metric, Pair  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 KILL_AT, STEPS = 50, 120
 LARGE_KILL_AT, LARGE_STEPS = 25, 35  # its steps take long
 STEPS_WITH_SPARE = 4000  # it must have loaded the program by the time of the kill
-GOAL_SECONDS, GOAL_WITH_SPARE = 0.5, 0.2
-GOAL_COST, GOAL_COMPARING = 0.01, 0.005  # of a step
 COMPARE_EVERY = 100  # Trainer's default
-STAGES = ("detected", "revoked", "process started", "formed again", "state sent", "checked",
-          "first step")
+STAGES = ("detected", "revoked", "process started", "formed again", "state sent", "checked", "first step")
 LIMIT = 120
 PEER_LIMIT = 45  # from the kill; where torchrun comes back at all, it needs a quarter of it
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bin", required=True, help="the folder of lockstep and bench/")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=512, help="of the layer; state is 12 bytes "
-                        "times its square")
-    parser.add_argument("--large", type=int, default=6400, help="the width of the large job; 0: none")
-    parser.add_argument("--cost-rounds", type=int, default=5)
-    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
-    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
-    return parser.parse_args()
 
 
 def notes(folder):
@@ -85,26 +68,6 @@ def step_seconds(command, verify_every="0"):
         return statistics.median(after - before for before, after in zip(when, when[1:]))
 
 
-def measure_costs(ours, options, report):
-    """What a step takes with and without recovery, and with a comparison after every step."""
-    kinds = {"restart": ["--recovery", "restart"], "in-place": []}
-    times = {name: [] for name in [*kinds, "compared"]}
-    for _ in range(options.cost_rounds):
-        for name, flags in kinds.items():
-            times[name].append(step_seconds([*ours[:2], *flags, *ours[2:]]))
-        times["compared"].append(step_seconds(ours, "1"))
-    step, with_recovery, compared = (min(times[name]) for name in times)
-    cost = with_recovery / step - 1
-    comparing = (compared - with_recovery) / COMPARE_EVERY / step
-    report.expect(cost <= GOAL_COST, f"being recoverable costs {cost:.2%}, wanted at most 1 %")
-    report.expect(comparing <= GOAL_COMPARING,
-                  f"comparing replicas costs {comparing:.2%}, wanted at most 0.5 %")
-    return ["", f"A step of a small GPT: {step * 1e3:.1f} ms with --recovery restart, "
-            f"{with_recovery * 1e3:.1f} ms with recovery in place ({cost:+.2%}); comparing replicas "
-            f"takes {(compared - with_recovery) * 1e3:.2f} ms, every {COMPARE_EVERY} steps "
-            f"{comparing:.3%} of the time (the best of {options.cost_rounds} medians each)."]
-
-
 def spare_is_ready(folder):
     try:
         return '"spare_ready"' in (folder / "run" / "events.jsonl").read_text()
@@ -121,9 +84,9 @@ def kill_workers(folder):
             pass
 
 
-def measure(command, width, spare=False, large=False):
-    """Returns seconds to the first new step, steps repeated, the console, and the stages if it is
-    lockstep's; None where the job never comes back."""
+def stand_still(command, width, spare=False, large=False):
+    """Returns seconds to the first new step, steps repeated, and the stages if it is lockstep's; None where the
+    job never comes back."""
     with tempfile.TemporaryDirectory(prefix="lockstep_bench_") as name:
         folder = pathlib.Path(name)
         environment = dict(os.environ, OMP_NUM_THREADS="1")
@@ -168,58 +131,52 @@ def measure(command, width, spare=False, large=False):
         return first - killed, repeated, where
 
 
-def main():
-    options = parse()
-    ours = [f"{options.bin}/lockstep", "run", "--nproc-per-node", "2",
-            f"{options.bin}/bench/recovery_job"]
-    peer = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-            "--max-restarts", "3", str(HERE / "recovery_peer.py")]
-    report = Report("recovery", "A killed rank")
-    rows = ["| job | lockstep s | repeated | torchrun s | repeated | ratio |",
-            "|---|---|---|---|---|---|"]
-    where = []
-    widths = [options.width] + ([options.large] if options.large else [])
-    for width in widths:
-        mine, theirs = [], []
-        for _ in range(options.rounds):
-            large = width != options.width
-            mine.append(measure(ours, width, large=large))
-            theirs.append(measure(peer, width, large=large))
-        lost = [sum(run is None for run in runs) for runs in (mine, theirs)]
-        mine = [run for run in mine if run]
-        theirs = [run for run in theirs if run]
-        report.expect(lost[0] == 0, f"width {width}: {lost[0]} runs of lockstep never came back")
-        if not mine:
+def add(found, key, ours, peer):
+    """The time and the steps repeated; a run that never came back has none."""
+    found[key] = Pair(ours and ours[0], peer and peer[0])
+    found[f"{key}_repeated"] = Pair(ours and ours[1], peer and peer[1])
+
+
+def costs(ours):
+    """What a step takes with recovery in place over one without, and comparing replicas, in percent."""
+    plain = step_seconds([*ours[:2], "--recovery", "restart", *ours[2:]])
+    recoverable, compared = step_seconds(ours), step_seconds(ours, "1")
+    return {"cost": 100 * (recoverable / plain - 1),
+            "comparing": 100 * (compared - recoverable) / COMPARE_EVERY / plain}
+
+
+def measure(run):
+    ours = [run.program("lockstep"), "run", "--nproc-per-node", "2", run.program("bench/recovery_job")]
+    peer = [run.python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3",
+            str(HERE / "recovery_peer.py")]
+    found, where = {}, []
+    for key, width in (("small", run.width), ("large", run.large)):
+        if width == 0:
             continue
-        seconds = statistics.median(run[0] for run in mine)
-        repeated = max(run[1] for run in mine)
-        report.expect(repeated == 0, f"width {width}: {repeated} steps repeated, wanted 0")
-        if width == options.width:
-            report.expect(seconds <= GOAL_SECONDS,
-                          f"{seconds:.2f} s, wanted at most {GOAL_SECONDS}")
-        peer_text = "never", "", ""
-        if theirs:
-            other = statistics.median(run[0] for run in theirs)
-            peer_text = (f"{other:.2f}" + (f" ({lost[1]} never)" if lost[1] else ""),
-                         f"{max(run[1] for run in theirs)}", f"{other / seconds:.1f}")
-        state = 12 * (width * width + 2 * width + 1) / 1e6
-        rows.append(f"| {state:.0f} MB of state | {seconds:.2f} | {repeated} | "
-                    f"{peer_text[0]} | {peer_text[1]} | {peer_text[2]} |")
-        parts = [statistics.median(run[2][i] for run in mine) for i in range(len(STAGES))]
-        where.append(f"| {state:.0f} MB | " + " | ".join(f"{part:.0f}" for part in parts) + " |")
-    with_spare = [measure(ours, options.width, spare=True) for _ in range(options.rounds)]
-    report.expect(all(with_spare), "a run with a spare never came back")
-    if all(with_spare):
-        seconds = statistics.median(run[0] for run in with_spare)
-        report.expect(seconds <= GOAL_WITH_SPARE,
-                      f"{seconds:.2f} s with a spare, wanted at most {GOAL_WITH_SPARE}")
-        rows.append(f"| with a spare | {seconds:.2f} | {max(run[1] for run in with_spare)} | | | |")
-    rows += ["", "Where lockstep's time goes, ms:", "", "| state | " + " | ".join(STAGES) + " |",
-             "|---" * (len(STAGES) + 1) + "|", *where]
-    rows += measure_costs(ours, options, report)
-    return report.end(options, "bench/recovery/run", rows,
-                      "Two ranks; rank 1 killed with SIGKILL at step 50, in the large job at step "
-                      "25; medians.")
+        large = key == "large"
+        pair = run.in_turn(lambda: stand_still(ours, width, large=large), lambda: stand_still(peer, width, large=large))
+        add(found, key, pair.ours, pair.peer)
+        if pair.ours:
+            state = 12 * (width * width + 2 * width + 1) / 1e6
+            where.append(f"| {state:.0f} MB | " + " | ".join(f"{part:.0f}" for part in pair.ours[2]) + " |")
+    spare = stand_still(ours, run.width, spare=True)
+    found["spare"] = Pair(spare and spare[0])
+    if run.costs:
+        found |= costs(ours)
+    run.details = ["Where lockstep's time goes, ms (last repetition):", "", "| state | " + " | ".join(STAGES) + " |",
+                   "|---" * (len(STAGES) + 1) + "|", *where]
+    return found
 
 
-sys.exit(main())
+BENCH = Bench(
+    name="recovery", title="A killed rank", peer="torchrun", measure=measure,
+    metrics=(Metric("small", "3 MB of state: from the kill to the first new step", "s", goal=0.5),
+             Metric("small_repeated", "steps repeated", "", goal=0),
+             Metric("large", "490 MB of state: from the kill to the first new step", "s"),
+             Metric("large_repeated", "steps repeated", "", goal=0),
+             Metric("spare", "3 MB of state, with a warm spare", "s", goal=0.2),
+             Metric("cost", "a step's time for being recoverable", "%", goal=1, best=True),
+             Metric("comparing", f"a step's time for comparing replicas every {COMPARE_EVERY} steps", "%", goal=0.5, best=True)),
+    options={"width": 512, "large": 6400, "costs": 1}, quick={"large": 0, "costs": 0},
+    programs=("lockstep", "bench/recovery_job"), modules=("torch",),
+    notes="Two ranks, one thread each. Where torchrun has fewer values, its job never came back in the others.")

@@ -1,24 +1,22 @@
-"""How long it takes from the start of a job's last agent until all workers run, when all other
-agents wait already, under lockstep run and under torchrun's c10d rendezvous.
+"""How long it takes from the start of a job's last agent until all workers run, when all other agents wait
+already, under lockstep run and under torchrun's c10d rendezvous.
 
 All agents are on this machine, one worker each, which does nothing but say that it runs.
 """
 
-import argparse
 import os
 import pathlib
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from report import Report  # noqa: E402
+from suite import Bench, Metric, Pair  # noqa: E402
 
-GOALS = {16: 20.0}
+AGENTS = {2: None, 16: 20, 64: None}  # and the least ratio
 LIMIT = 600  # seconds for everything; only reached by a failure
 JOIN_LIMIT = 400  # seconds for all but the last agent to load and to join
 SETTLE = 3  # seconds more, in which an agent that has connected says what it wants
@@ -26,16 +24,6 @@ SETTLE = 3  # seconds more, in which an agent that has connected says what it wa
 
 class NeverJoined(RuntimeError):
     """More agents than this machine can load."""
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lockstep", required=True)
-    parser.add_argument("--agents", type=int, nargs="+", default=[2, 16, 64])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
-    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
-    return parser.parse_args()
 
 
 def free_port():
@@ -75,7 +63,7 @@ def stop(agents):
             agent.wait()
 
 
-def measure(command, count):
+def seconds_of(command, count):
     """Seconds from the last agent's start to the last worker's first sign of life."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -105,47 +93,36 @@ def measure(command, count):
             stop(agents)
 
 
-def main():
-    options = parse()
-
+def measure(run):
     def ours(count, endpoint, secret):
-        return [options.lockstep, "run", "--quiet", "--nnodes", str(count), "--nproc-per-node", "1",
+        return [run.program("lockstep"), "run", "--quiet", "--nnodes", str(count), "--nproc-per-node", "1",
                 "--rdzv-backend", "c10d", "--rdzv-id", "bench", "--rdzv-endpoint", endpoint,
                 "--secret-file", str(secret), "--no-python"]
 
     def theirs(count, endpoint, _):
-        return [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(count),
-                "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "bench",
-                "--rdzv-endpoint", endpoint, "--no-python"]
+        return [run.python, "-m", "torch.distributed.run", "--nnodes", str(count), "--nproc-per-node", "1",
+                "--rdzv-backend", "c10d", "--rdzv-id", "bench", "--rdzv-endpoint", endpoint, "--no-python"]
 
-    report = Report("rendezvous", "From the last agent's start to all workers running")
-    rows = []
-    for count in options.agents:
-        times = {ours: [], theirs: []}
-        for _ in range(options.rounds):
-            times[ours].append(measure(ours, count))
-            try:
-                times[theirs].append(measure(theirs, count))
-            except NeverJoined:
-                break
-        mine, goal = statistics.median(times[ours]), GOALS.get(count)
-        if not times[theirs]:
-            rows.append(f"| {count} | {1000 * mine:.0f} ms | the others have not joined in {JOIN_LIMIT} s "
-                        f"| | {f'>= {goal:.0f}' if goal else ''} |")
-            report.expect(not goal, f"{count} agents: torchrun's never joined")
-            continue
-        other = statistics.median(times[theirs])
-        ratio = other / mine
-        rows.append(f"| {count} | {1000 * mine:.0f} ms | {1000 * other:.0f} ms | {ratio:.1f} "
-                    f"| {f'>= {goal:.0f}' if goal else ''} |")
-        if goal:
-            report.expect(ratio >= goal, f"{count} agents: {ratio:.1f}, the goal is {goal:.0f}")
-    table = ["| agents | lockstep | torchrun | torchrun / lockstep | goal |", "|---|---|---|---|---|"]
-    return report.end(options, "bench/rendezvous/run", table + rows, (
-        f"Medians of {options.rounds} rounds, taking turns. The other agents have joined and wait when "
-        "the last one is started; torchrun's time has the import of torch by that one in it, as "
-        "whoever starts a job has. lockstep's links are authenticated."))
+    def peer(count):
+        if count > run.most_of_peer:
+            return None
+        try:
+            return 1e3 * seconds_of(theirs, count)
+        except NeverJoined:
+            return None
+    found = {}
+    for count in AGENTS:
+        if count <= run.most:
+            pair = run.in_turn(lambda: 1e3 * seconds_of(ours, count), lambda: peer(count))
+            found[str(count)] = Pair(pair.ours, pair.peer)
+    return found
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+BENCH = Bench(
+    name="rendezvous", title="From the last agent's start to all workers running", peer="torchrun", measure=measure, rounds=3,
+    metrics=tuple(Metric(str(count), f"{count} agents", "ms", ratio_goal=goal) for count, goal in AGENTS.items()),
+    options={"most": 64, "most_of_peer": 16}, quick={"most": 2},
+    programs=("lockstep",), modules=("torch",),
+    notes="The other agents have joined and wait when the last one is started; torchrun's time has the import of torch by that "
+          "one in it, as whoever starts a job has. lockstep's links are authenticated. 64 of torchrun's agents do not fit on "
+          "a small machine, and are left out (most_of_peer).")

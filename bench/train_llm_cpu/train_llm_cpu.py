@@ -2,44 +2,29 @@
 
 Python is what one writes there: GPT2LMHeadModel of transformers in DistributedDataParallel on Gloo, with
 the fused AdamW. C++ is lockstep's Gpt2 in its Trainer. The same model, batches of the same size, float32, one
-thread a rank. Rounds of both languages alternate, so that both meet the same load; each starts two ranks
-anew. The best block of steps of all rounds counts: the others met more of whatever else the machine was
-doing. Processor time is the median of the rounds.
+thread a rank. Each repetition starts two ranks anew. The best block of steps counts: the others met more of
+whatever else the machine was doing.
 """
 
-import argparse
 import os
-import statistics
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from ranks import run_ranks  # noqa: E402
-from report import Report  # noqa: E402
+from suite import Bench, Metric, Pair  # noqa: E402
 
 WORLD_SIZE = 2
-ROUND_SECONDS = 300
-GOAL = 1.3  # least ratio of C++'s tokens per second to Python's
+LIMIT = 300
 BLOCKS = 6
-# width, layers, heads, vocabulary, tokens, batch, dropout, warm-up, steps of a block
+# what, width, layers, heads, vocabulary, tokens, batch, dropout, warm-up, steps of a block
 MODELS = {
-    "1M, T=128": (128, 4, 4, 512, 128, 8, 0, 3, 4),
-    "1M, T=256": (128, 4, 4, 512, 256, 4, 0, 3, 4),
-    "1M, T=128, dropout 0.1": (128, 4, 4, 512, 128, 8, 0.1, 3, 4),
-    "10M, T=256": (320, 7, 5, 4096, 256, 2, 0, 2, 2),
-    "10M, T=128": (320, 7, 5, 4096, 128, 4, 0, 2, 2),
+    "1m_128": ("1M parameters, T=128", 128, 4, 4, 512, 128, 8, 0, 3, 4),
+    "1m_256": ("1M parameters, T=256", 128, 4, 4, 512, 256, 4, 0, 3, 4),
+    "1m_dropout": ("1M parameters, T=128, dropout 0.1", 128, 4, 4, 512, 128, 8, 0.1, 3, 4),
+    "10m_256": ("10M parameters, T=256", 320, 7, 5, 4096, 256, 2, 0, 2, 2),
+    "10m_128": ("10M parameters, T=128", 320, 7, 5, 4096, 128, 4, 0, 2, 2),
 }
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpp", help="the C++ program")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", metavar="TEXT", help="models whose name begins with it")
-    parser.add_argument("--save", metavar="FOLDER", help="also write a report there")
-    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
-    parser.add_argument("--python-rank", nargs="+", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def python_rank(words):
@@ -83,58 +68,37 @@ def python_rank(words):
     dist.destroy_process_group()
 
 
-def run_round(command):
+def seconds_of(command):
     """Starts two ranks; returns (parameters, seconds of the best block, of processor time a block)."""
-    output = run_ranks(command, WORLD_SIZE, ROUND_SECONDS)
-    size, wall, processor = output.splitlines()[-1].split()
+    size, wall, processor = run_ranks(command, WORLD_SIZE, LIMIT).splitlines()[-1].split()
     return int(size), float(wall), float(processor)
 
 
-def measure(name, args):
-    """A row of the table, and the ratio."""
-    *shape, warm_up, steps = MODELS[name]
-    words = [str(word) for word in (*shape, warm_up, BLOCKS, steps)]
-    commands = {"C++": [args.cpp, *words], "Python": [sys.executable, __file__, "--python-rank", *words]}
-    results = {"C++": [], "Python": []}
-    for number in range(args.rounds):
-        for side, command in commands.items():
-            results[side].append(run_round(command))
-    if results["C++"][0][0] != results["Python"][0][0]:
-        sys.exit(f"train_llm_cpu: the two sides do not train the same model for {name}")
-    tokens = steps * WORLD_SIZE * MODELS[name][4] * MODELS[name][5]
-    speed, processor = {}, {}
-    for side, rounds in results.items():
-        speed[side] = tokens / min(wall for _, wall, _ in rounds)
-        processor[side] = 1e6 * statistics.median(cpu for *_, cpu in rounds) / tokens * WORLD_SIZE
-    ratio = speed["C++"] / speed["Python"]
-    row = (f"| {name} | {results['C++'][0][0]:,} | {speed['C++']:,.0f} | {speed['Python']:,.0f} | {ratio:.2f} "
-           f"| >= {GOAL:g} | {processor['C++']:.0f} | {processor['Python']:.0f} "
-           f"| {processor['Python'] / processor['C++']:.2f} |")
-    print(row, flush=True)
-    return row, ratio
-
-
-def main():
-    args = parse()
-    if args.python_rank:
-        return python_rank(args.python_rank)
-    if not args.cpp:
-        sys.exit("train_llm_cpu: --cpp is needed (bench/train_llm_cpu/run gives it)")
-    report = Report("train_llm_cpu", "Training a GPT-2 on the processor, C++ against Python")
-    lines = ["| model | parameters | C++ tokens/s | Python tokens/s | C++ / Python | goal "
-             "| processor us a token, C++ | Python | Python / C++ |", "|---|---|---|---|---|---|---|---|---|"]
-    for name in MODELS:
-        if args.only and not name.startswith(args.only):
+def measure(run):
+    found = {}
+    for name, (_, *shape, warm_up, steps) in MODELS.items():
+        if not name.startswith(run.only):
             continue
-        row, ratio = measure(name, args)
-        lines.append(row)
-        report.expect(ratio >= GOAL, f"{name}: {ratio:.2f}, the goal is {GOAL:g}")
-    only = f" --only '{args.only}'" if args.only else ""
-    return report.end(args, f"bench/train_llm_cpu/run --rounds {args.rounds}{only}", lines, (
-        f"{WORLD_SIZE} ranks, float32, one thread a rank; Python: transformers, DDP, Gloo, fused AdamW; "
-        f"C++: the Trainer; best of {args.rounds} rounds of {BLOCKS} blocks; processor time of rank 0, "
-        "median of the rounds."))
+        words = [str(word) for word in (*shape, warm_up, BLOCKS, steps)]
+        pair = run.in_turn(lambda: seconds_of([run.program("bench/train_llm_bench"), *words]),
+                           lambda: seconds_of([run.python, __file__, *words]))
+        if pair.ours[0] != pair.peer[0]:
+            raise RuntimeError(f"the two sides do not train the same model for {name}")
+        tokens = steps * WORLD_SIZE * shape[4] * shape[5]
+        found[name] = Pair(tokens / pair.ours[1], tokens / pair.peer[1])
+        found[f"{name}_cpu"] = Pair(*(1e6 * side[2] * WORLD_SIZE / tokens for side in (pair.ours, pair.peer)))
+    return found
 
+
+BENCH = Bench(
+    name="train_llm_cpu", title="Training a GPT-2 on the processor, C++ against Python", peer="transformers, DDP",
+    measure=measure, rounds=3,
+    metrics=tuple(metric for name, (what, *_) in MODELS.items() for metric in (
+        Metric(name, what, "tokens/s", better="higher", ratio_goal=1.3, best=True),
+        Metric(f"{name}_cpu", f"processor time of a token, {what}", "us"))),
+    options={"only": ""}, quick={"only": "1m_128"},
+    programs=("bench/train_llm_bench",), modules=("torch", "transformers"),
+    notes="2 ranks, float32, one thread a rank; Gloo and the fused AdamW in Python, the Trainer in C++.")
 
 if __name__ == "__main__":
-    sys.exit(main())
+    python_rank(sys.argv[1:])
