@@ -40,7 +40,7 @@ def said(*command):
 def versions(run):
     from importlib import metadata
     found = {"python": platform.python_version(), "compiler": said("c++", "--version").split("\n")[0],
-             "lockstep": said(run.program("lockstep"), "version")}
+             "lockstep": said(run.program("lockstep"), "version").removeprefix("lockstep ")}
     for package in ("torch", "numpy", "tokenizers", "transformers"):
         try:
             found[package] = metadata.version(package)
@@ -116,14 +116,23 @@ def table(report, before):
         cells.append(goals(row))
         if before:
             found = figures.change(row, old[row["key"]]) if row["key"] in old else None
-            cells.append("" if found is None else f"{found[0]:+.0f} %" + ("" if found[1] == "same" else f", {found[1]}"))
+            verdict = f", {found[1]}" if found and found[1] != "same" else ""
+            cells.append("" if found is None else f"{found[0]:+.0f} %{verdict}")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
 def comparable(report, before):
     """A stored result counts where it was measured in the same way."""
-    return before if before and before["quick"] == report["quick"] and before["options"] == report["options"] else None
+    alike = before and all(before[key] == report[key] for key in ("quick", "options"))
+    return before if alike else None
+
+
+def how(rounds, peer):
+    text = f"{rounds} repetition{'s' if rounds > 1 else ''}"
+    if rounds > 1:
+        text += (", in which the two take turns" if peer else "") + "; medians, in brackets the least and the most"
+    return text + "." + (" A ratio says how many times better lockstep is." if peer else "")
 
 
 def markdown(report, before):
@@ -138,10 +147,7 @@ def markdown(report, before):
                  f"before {report['load']['before']:.2f}, after {report['load']['after']:.2f}.")
     lines.append("Versions: " + ", ".join(f"{name} {value}" for name, value in report["versions"].items())
                  + f"; commit {report['commit']}.")
-    lines.append((f"{rounds} repetitions, in which the two take turns; " if report["peer"] and rounds > 1 else
-                  f"{rounds} repetition{'s' if rounds > 1 else ''}; ")
-                 + "medians, in brackets the least and the most. A ratio says how many times better lockstep is."
-                 if report["peer"] else f"{rounds} repetition{'s' if rounds > 1 else ''}; medians, in brackets the least and the most.")
+    lines.append(how(rounds, report["peer"]))
     if before and before["machine"] != here:
         lines.append(f"The result of {before['date']} is of another machine: {before['machine']['cores']} cores, {before['machine']['cpu']}.")
     if report["notes"]:
