@@ -1,9 +1,14 @@
 """Starts the ranks of a measurement without a launcher, whose own time would be part of it."""
 
 import os
+import pathlib
+import shutil
 import socket
 import subprocess
+import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "launch"))  # network
 
 
 def free_port():
@@ -12,21 +17,22 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_ranks(command, count, limit, network=None):
+def run_ranks(command, count, limit, network=None, each=1, **variables):
     """Runs the command as `count` ranks of one thread each; returns what rank 0 printed. Throws if a
-    rank fails, or takes longer than `limit` seconds. With a network (tests/launch/network.py) each
-    rank is on a node of its own."""
-    ranks = []
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": network.address(1) if network else "127.0.0.1",
-              "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    rank fails, or takes longer than `limit` seconds. With a network (tests/launch/network.py) every
+    `each` ranks are on a machine of their own there. `variables` are for the ranks."""
+    each = each if network else count
+    shared = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(each), "MASTER_PORT": str(free_port()),
+              "MASTER_ADDR": network.address(1) if network else "127.0.0.1", "OMP_NUM_THREADS": "1", **variables}
     if network:
         shared["GLOO_SOCKET_IFNAME"] = "eth0"
+    ranks = []
     for rank in range(count):
-        local = 0 if network else rank
-        environment = dict(os.environ, **shared, RANK=str(rank), LOCAL_RANK=str(local),
-                           LOCAL_WORLD_SIZE="1" if network else str(count))
-        words = network.command(rank + 1, *command) if network else command
-        ranks.append(subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL,
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank % each), "GROUP_RANK": str(rank // each)}
+        if network:  # they would find each other's memory: it is one machine after all
+            place["LOCKSTEP_MACHINE"] = f"m{rank // each}"
+        words = network.command(rank // each + 1, *command) if network else command
+        ranks.append(subprocess.Popen(words, env={**os.environ, **shared, **place}, stdin=subprocess.DEVNULL,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         deadline = time.monotonic() + limit
@@ -41,3 +47,26 @@ def run_ranks(command, count, limit, network=None):
         if rank.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {rank.returncode}:\n{errors}")
     return outputs[0][0]
+
+
+def limited_network(count, rate):
+    """Machines whose cables carry `rate` (as tc says it) in either direction; to be closed."""
+    from network import Network
+    network = Network(count)
+    try:
+        for node in range(1, count + 1):
+            for namespace, device in ((network.namespace(node), "eth0"), (network.switch, f"port{node}")):
+                subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate,
+                                "burst", "256kb", "latency", "100ms"], check=True, capture_output=True)
+    except BaseException:
+        network.close()
+        raise
+    return network
+
+
+def network_missing():
+    """Why there can be no such machines here; None: there can."""
+    from network import Network
+    if not Network.possible():
+        return "network namespaces need root and iproute2"
+    return None if shutil.which("tc") else "the command tc is not there (iproute2)"

@@ -8,15 +8,12 @@ Where ranks outnumber cores no speed can be gained any more; what is lost there 
 
 import os
 import pathlib
-import shutil
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests" / "launch")]
-from network import Network  # noqa: E402
-from ranks import run_ranks  # noqa: E402
-from suite import Bench, Metric, Pair  # noqa: E402
+sys.path.insert(0, str(ROOT / "bench"))
+from ranks import limited_network, network_missing, run_ranks  # noqa: E402
+from suite import Bench, Metric  # noqa: E402
 from svg import line_chart  # noqa: E402
 
 PEER = str(ROOT / "bench" / "train_llm_cpu" / "train_llm_cpu.py")
@@ -25,16 +22,6 @@ RANKS, NODES = (1, 2, 4, 8), (1, 2, 3, 4)
 SHAPE = ("128", "4", "4", "512", "128")  # width, layers, heads, vocabulary, tokens
 TOKENS, WEAK_BATCH, STRONG_BATCH = 128, 4, 8
 WARM_UP, BLOCKS, STEPS = 2, 3, 3
-
-
-def limited(count, rate):
-    """Nodes whose cables carry `rate` in either direction."""
-    network = Network(count)
-    for node in range(1, count + 1):
-        for namespace, device in ((network.namespace(node), "eth0"), (network.switch, f"port{node}")):
-            subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate,
-                            "burst", "256kb", "latency", "100ms"], check=True, capture_output=True)
-    return network
 
 
 def speed(command, count, batch, network=None):
@@ -64,7 +51,7 @@ def measure(run):
     for count in NODES:
         if count > run.most_nodes:
             continue
-        network = limited(count, run.rate)
+        network = limited_network(count, run.rate)
         try:
             kinds["nodes"][count] = run.in_turn(lambda: speed(ours, count, WEAK_BATCH, network),
                                                 lambda: speed(peer, count, WEAK_BATCH, network))
@@ -80,11 +67,8 @@ def measure(run):
 
 
 def needs(run):
-    if run.most_nodes and not Network.possible():
-        return "network namespaces need root and iproute2 (--set most_nodes=0 leaves them out)"
-    if run.most_nodes and shutil.which("tc") is None:
-        return "the command tc is not there (iproute2)"
-    return None
+    missing = network_missing() if run.most_nodes else None
+    return missing and f"{missing} (--set most_nodes=0 leaves machines out)"
 
 
 BENCH = Bench(
