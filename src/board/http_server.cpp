@@ -26,6 +26,7 @@ namespace {
 // more for its events.
 constexpr std::size_t kConnections = 160;
 constexpr int kMostStreams = 48;
+constexpr int kWaiting = 512;
 constexpr auto kLookEvery = std::chrono::milliseconds(500);
 constexpr int kLooksPerSignOfLife = 20;
 
@@ -70,16 +71,20 @@ class BoardServer {
   void listen() {
     // The library's own choice would let a second program share the port, and get half of the
     // connections.
-    server_.set_socket_options([](socket_t socket) {
+    server_.set_socket_options([this](socket_t socket) {
       const int on = 1;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      listener_ = socket;
     });
     const char* host = options_.host.c_str();
     if (options_.port != 0 && server_.bind_to_port(host, options_.port)) {
       port_ = options_.port;
-      return;
+    } else if (options_.port == 0 || !options_.port_given) {
+      port_ = server_.bind_to_any_port(host);
     }
-    if (options_.port == 0 || !options_.port_given) port_ = server_.bind_to_any_port(host);
+    // The library lets five wait to be accepted. Where more come at once, the kernel drops what
+    // they send, and they try again after seconds.
+    if (port_ > 0) ::listen(listener_, kWaiting);
     if (port_ <= 0) {
       throw SystemError(concat("board: cannot listen on ", options_.host, " port ", options_.port,
                                "; choose another with --port, or --port 0 for a free one"));
@@ -208,6 +213,7 @@ class BoardServer {
   BoardApi api_;
   std::string cookie_;
   int port_ = 0;
+  socket_t listener_ = -1;  // the library's
   httplib::Server server_;
   std::mutex mutex_;
   std::condition_variable ends_;

@@ -136,6 +136,22 @@ class Server(unittest.TestCase):
             connection.close()
 
 
+    def test_many_may_come_at_once(self):
+        # Those whom the kernel turns away would try again after seconds; here they would never get in.
+        request = f"GET /api/runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: {self.board.cookie}\r\n\r\n".encode()
+        connections = []
+        self.board.process.send_signal(signal.SIGSTOP)
+        try:
+            for _ in range(60):
+                connections.append(socket.create_connection(("127.0.0.1", self.board.port), timeout=LIMIT))
+                connections[-1].sendall(request)
+        finally:
+            self.board.process.send_signal(signal.SIGCONT)
+        for connection in connections:
+            self.assertIn(b" 200 ", connection.recv(65536).splitlines()[0])
+            connection.close()
+
+
 class CommandLine(unittest.TestCase):
     def refused(self, *arguments):
         done = subprocess.run([LOCKSTEP, "board", *arguments], capture_output=True, text=True, timeout=LIMIT)
