@@ -106,13 +106,16 @@ const auto kOptions = std::to_array<OptionSpec>({
      .lowest = 0, .highest = 1e6, .shown_default = "as many as ranks at the first start"},
     {.name = "device", .field = &O::device, .value = "DEVICE", .help = "cpu, cuda or cuda:N",
      .shown_default = "a GPU per rank where there are any", .commands = kTrain | kGenerate},
-    {.name = "backend", .field = &O::backend, .value = "NAME", .help = "auto, gloo, shm, hybrid, nccl or cpu:gloo,cuda:nccl",
+    {.name = "backend", .field = &O::backend, .value = "NAME", .help = "auto, gloo, shm, hybrid, mpi, nccl or cpu:gloo,cuda:nccl",
      .shown_default = "LOCKSTEP_BACKEND, or nccl on a GPU, auto on the CPU"},
     {.name = "reduction", .field = &O::reduction, .value = "ORDER",
      .help = "in which order gradients are added: ordered (by slot, the same bits for any number of ranks), native "
              "(the backend's), or automatic (ordered on the CPU)", .choices = "automatic|ordered|native"},
     {.name = "bucket-cap-mb", .field = &O::bucket_cap_mb, .value = "MIB",
      .help = "gradients that are reduced together", .lowest = 0, .highest = 1e6, .above_lowest = true},
+    {.name = "compress", .field = &O::compress, .value = "HOW",
+     .help = "gradients before they travel, for slow links: none, bf16, fp16, int8, powersgd[:RANK[:START]] (from step START "
+             "on, by default 1000)"},
 
     {.name = "save-dir", .field = &O::save_dir, .value = "DIR", .help = "where run directories are",
      .heading = "What it leaves behind"},

@@ -57,6 +57,7 @@ struct Options {
   std::string backend = {};
   std::string reduction = "automatic";
   double bucket_cap_mb = 25;
+  std::string compress = "none";
 
   // What it leaves behind.
   std::string save_dir = "outputs";

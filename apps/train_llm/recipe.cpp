@@ -54,6 +54,14 @@ lockstep::Reduction reduction(const Options& options) {
   return lockstep::Reduction::automatic;
 }
 
+lockstep::CompressionOptions compression(const Options& options) {
+  try {
+    return lockstep::parse_compression(options.compress);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("--compress: ", error.what()));
+  }
+}
+
 lockstep::TrackingOptions tracking(const Options& options, nlohmann::json config) {
   using Runs = lockstep::WandbOptions::Runs;
   lockstep::TrackingOptions tracking;

@@ -25,6 +25,7 @@ lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_
 
 lockstep::Precision precision(const Options& options);
 lockstep::Reduction reduction(const Options& options);
+lockstep::CompressionOptions compression(const Options& options);
 
 /// `config`: all options, as they are kept with the run.
 lockstep::TrackingOptions tracking(const Options& options, nlohmann::json config);

@@ -232,6 +232,7 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.slots = static_cast<int>(options_.slots);
   training.ddp.reduction = reduction(options_);
   training.ddp.bucket_cap_mb = options_.bucket_cap_mb;
+  training.compression = compression(options_);
   training.ddp.gradient_as_bucket_view = true;
   // Without a frequency after each epoch, and at the end of the run.
   training.evaluate_every = {.steps = options_.eval_freq != 0 ? options_.eval_freq : steps,

@@ -24,6 +24,8 @@ class ModuleHolder;
 
 namespace lockstep {
 
+class GradientCompression;
+
 /// In what order the gradients of the ranks are added; see docs/determinism.md.
 enum class Reduction {
   automatic,  // ordered on the CPU, native on NCCL
@@ -103,6 +105,7 @@ class DataParallelEngine {
   void zero_grad();
   void register_comm_hook(CommHook hook);
   void register_comm_hook(CommHookFunction hook);
+  void register_comm_hook(std::shared_ptr<GradientCompression> compression);
   void join(const std::function<void()>& loop, const JoinOptions& options);
   std::map<std::string, std::string> logging_data() const;
   const std::vector<std::string>& parameter_names() const;
@@ -197,6 +200,10 @@ class DistributedDataParallel {
   /// At most once, before the first backward.
   void register_comm_hook(CommHook hook) { engine_.register_comm_hook(hook); }
   void register_comm_hook(CommHookFunction hook) { engine_.register_comm_hook(std::move(hook)); }
+  /// Hooks that remember: lockstep/compression.h.
+  void register_comm_hook(std::shared_ptr<GradientCompression> compression) {
+    engine_.register_comm_hook(std::move(compression));
+  }
 
   /// Runs `loop`, in which ranks may call forward and backward different numbers of times. A rank
   /// that has finished takes part in the others' collectives with zeros until all have finished;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/callback.h"
+#include "lockstep/compression.h"
 #include "lockstep/ddp.h"
 #include "lockstep/lr_schedule.h"
 #include "lockstep/metric_watch.h"
@@ -64,6 +65,15 @@ enum class OnPreemption {
   return_early,  // fit() returns with StopReason::preempted
 };
 
+/// Whether every process keeps a copy of what the other ranks have not sent yet, where gradients
+/// are compressed with error feedback. Without it a rank that dies takes its own with it, and the
+/// run goes on with other bits.
+enum class MirrorErrors {
+  automatic,  // where the launcher replaces ranks and all of them are on one machine
+  always,     // also over the network, where it costs more than compression saves
+  never,
+};
+
 struct TrainerOptions {
   // How long: whichever comes first. At least one of the first two.
   std::optional<std::int64_t> epochs = std::nullopt;
@@ -95,6 +105,9 @@ struct TrainerOptions {
   /// Logical ranks; 0: as many as there are processes when the run starts for the first time.
   int slots = 0;
   DistributedDataParallelOptions ddp = {};
+  /// How gradients are made smaller before they travel (docs/compression.md).
+  CompressionOptions compression = {};
+  MirrorErrors mirror_errors = MirrorErrors::automatic;
   /// Every so many steps the ranks compare a checksum of all they must have in common; 0: never.
   /// One that differs from most of the others is named, and replaced where the launcher can do that
   /// (docs/recovery.md). Not with `ddp.ignored`, which is each rank's own.

@@ -7,6 +7,7 @@
 
 #include "comm/gloo.h"
 #include "comm/guarded_backend.h"
+#include "comm/mpi.h"
 #include "comm/nccl.h"
 #include "lockstep/error.h"
 
@@ -24,6 +25,7 @@ bool works_in_memory(const std::string& name) {
 std::map<std::string, std::string> parse_backend(const std::string& text) {
   if (text == "gloo") return {{"cpu", "gloo"}, {"cuda", "gloo"}};
   if (works_in_memory(text)) return {{"cpu", text}, {"cuda", "gloo"}};
+  if (text == "mpi") return {{"cpu", "mpi"}};
   if (text == "nccl") return {{"cuda", "nccl"}};
   std::map<std::string, std::string> by_device;
   std::istringstream parts(text);
@@ -36,7 +38,7 @@ std::map<std::string, std::string> parse_backend(const std::string& text) {
     if (!known) {
       throw InvalidArgument(
           concat("backend is '", text,
-                 "'; it must be auto, gloo, shm, hybrid, nccl, or one for each device, like "
+                 "'; it must be auto, gloo, shm, hybrid, mpi, nccl, or one for each device, like "
                  "cpu:gloo,cuda:nccl"));
     }
     by_device[device] = name;
@@ -51,7 +53,8 @@ c10::DeviceType device_type(const std::string& name) {
 }  // namespace
 
 bool has_backend(const std::string& name) {
-  return name == "gloo" || works_in_memory(name) || (name == "nccl" && built_with_nccl());
+  return name == "gloo" || name == "mpi" || works_in_memory(name) ||
+         (name == "nccl" && built_with_nccl());
 }
 
 std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
@@ -74,6 +77,13 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
 
   const auto by_device = parse_backend(spec.backend);
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;
+  if (spec.backend == "mpi") {  // it takes the place of Gloo in all that follows
+    impl->gloo = make_mpi({.rank = spec.rank,
+                           .group_name = spec.name,
+                           .global_ranks = spec.global_ranks,
+                           .timeout = spec.timeout});
+    gloo = c10::make_intrusive<GuardedBackend>(impl->gloo, impl->guard);
+  }
   for (const auto& [device, name] : by_device) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(device + "/", spec.backend_store);
     // Behind shm, Gloo carries messages, and all when the ranks cannot share memory (attach_team).
@@ -98,11 +108,12 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
     }
   }
 
-  impl->group->setDefaultBackend(nccl ? BackendType::NCCL : BackendType::GLOO);
+  const auto host_type = spec.backend == "mpi" ? BackendType::MPI : BackendType::GLOO;
+  impl->group->setDefaultBackend(nccl ? BackendType::NCCL : host_type);
   auto guarded_nccl = nccl ? c10::make_intrusive<GuardedBackend>(nccl, impl->guard) : nullptr;
   for (const auto& [device, name] : by_device) {
     if (name != "nccl") {
-      impl->group->setBackend(device_type(device), BackendType::GLOO, gloo);
+      impl->group->setBackend(device_type(device), host_type, gloo);
     } else {
       impl->group->setBackend(device_type(device), BackendType::NCCL, guarded_nccl);
     }
@@ -113,7 +124,9 @@ std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec) {
   impl->nccl = nccl;
   // Its operations are waited for on the device, where nobody can tell waiting from work.
   if (nccl && size > 1) impl->guard->wait_began("nccl");
-  impl->guard->set_close([sockets = impl->sockets, shm = impl->shm, nccl] {
+  const auto mpi = spec.backend == "mpi" ? impl->gloo : nullptr;
+  impl->guard->set_close([sockets = impl->sockets, shm = impl->shm, nccl, mpi] {
+    if (mpi) mpi->abort();
     shm->poison();
     if (sockets) sockets->shut_down();
     if (nccl) nccl->abort();

@@ -29,7 +29,7 @@ struct GroupSpec {
 /// Connects the backends of a group and puts them behind a guard.
 std::shared_ptr<GroupImpl> make_group(const GroupSpec& spec);
 
-/// Whether a backend of this name was compiled in: "gloo", "shm", "hybrid", "nccl".
+/// Whether a backend of this name was compiled in: "gloo", "shm", "hybrid", "mpi", "nccl".
 bool has_backend(const std::string& name);
 
 }  // namespace lockstep

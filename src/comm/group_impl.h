@@ -20,7 +20,7 @@ namespace lockstep {
 class GroupImpl {
  public:
   std::string name;     // Python's: "0" for the world's group, then "1", "2", ...
-  std::string backend;  // "gloo", "shm", "hybrid", "nccl", "cpu:gloo,cuda:nccl"
+  std::string backend;  // "gloo", "shm", "hybrid", "mpi", "nccl", "cpu:gloo,cuda:nccl"
   int rank = 0;
   std::vector<int> global_ranks;
   std::chrono::milliseconds timeout{};
@@ -28,7 +28,7 @@ class GroupImpl {
   std::shared_ptr<GroupGuard> guard;
   std::shared_ptr<const Peers> peers;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // its backends are guarded ones
-  c10::intrusive_ptr<c10d::Backend> gloo;        // the bare one; null without Gloo
+  c10::intrusive_ptr<c10d::Backend> gloo;        // the bare one, or MPI's; null with NCCL alone
   c10::intrusive_ptr<c10d::Backend> nccl;        // likewise
   std::shared_ptr<SocketHandles> sockets;        // Gloo's connections
   std::shared_ptr<ShmChannel> shm;               // the ordered reduction's way, where there is one

@@ -92,7 +92,8 @@ GuardedBackend::GuardedBackend(c10::intrusive_ptr<c10d::Backend> inner,
       inner_(std::move(inner)),
       guard_(std::move(guard)),
       gloo_(inner_->getBackendName() == "gloo"),
-      shm_(inner_->getBackendName() == "shm" || inner_->getBackendName() == "hybrid") {}
+      shm_(inner_->getBackendName() == "shm" || inner_->getBackendName() == "hybrid" ||
+           inner_->getBackendName() == "mpi") {}
 
 template <typename Call>
 WorkPtr GuardedBackend::run(const char* operation, Call call) {

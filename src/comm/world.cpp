@@ -10,6 +10,7 @@
 #include <torch/csrc/api/include/torch/cuda.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 
+#include "comm/mpi_thread.h"
 #include "comm/places.h"
 #include "comm/shm_backend.h"
 #include "comm/store_impl.h"
@@ -202,6 +203,10 @@ void World::Impl::say_goodbye() {
 World init(const InitOptions& options) {
   wait_as_spare();  // before the environment is looked at: it changes there
   c10d::setDebugLevelFromEnvironment();
+  const char* wanted = std::getenv("LOCKSTEP_BACKEND");
+  const bool with_mpi = options.backend == "mpi" ||
+                        (options.backend.empty() && wanted && wanted == std::string("mpi"));
+  if (with_mpi && !options.store && options.init_method == "env://") meet_by_mpi();
   const Environment environment = Environment::of_process();
   auto impl = std::make_unique<World::Impl>();
   impl->options = options;

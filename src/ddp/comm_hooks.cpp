@@ -74,6 +74,7 @@ void DataParallelEngine::Impl::register_hook_with_reducer() {
 FuturePtr DataParallelEngine::Impl::run_hook(c10d::GradBucket& bucket) {
   if (bucket.isLast()) last_bucket_at = std::chrono::steady_clock::now();
   if (user_hook) return user_hook(bucket);
+  if (compression) return run_compression(bucket);
   const at::Tensor& buffer = bucket.getBuffer();
   if (buffer.is_sparse()) {
     return ordered ? completed(ordered->sparse_mean(buffer)) : native_mean(*group, buffer);
@@ -92,6 +93,22 @@ FuturePtr DataParallelEngine::Impl::run_hook(c10d::GradBucket& bucket) {
     default:
       return mean(buffer);
   }
+}
+
+// When it returns, the mean is there; on a GPU, the current stream is ordered after it.
+void DataParallelEngine::Impl::mean_now(const at::Tensor& tensor) {
+  if (ordered) {
+    ordered->mean(tensor, OrderedReduction::Urgency::wait_now)->waitAndThrow();
+  } else {
+    native_mean(*group, tensor)->waitAndThrow();
+  }
+}
+
+at::Tensor DataParallelEngine::Impl::sparse_mean(const at::Tensor& tensor) {
+  if (ordered) return ordered->sparse_mean(tensor);
+  const FuturePtr future = native_mean(*group, tensor);
+  future->waitAndThrow();
+  return future->value().toTensor();
 }
 
 void DataParallelEngine::register_comm_hook(CommHook hook) {

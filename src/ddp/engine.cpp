@@ -93,6 +93,7 @@ DataParallelEngine::DataParallelEngine(DataParallelEngine&&) noexcept = default;
 
 DataParallelEngine::~DataParallelEngine() {
   if (!impl_) return;
+  impl_->hook_queue.reset();  // it uses what follows
   // The reduction's thread must end before the group can be torn down by its last owner.
   impl_->ordered.reset();
 }

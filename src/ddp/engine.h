@@ -13,7 +13,9 @@
 #include "comm/group_impl.h"
 #include "comm/ordered_reduction.h"
 #include "ddp/module_walk.h"
+#include "lockstep/compression.h"
 #include "lockstep/ddp.h"
+#include "shm/serial_queue.h"
 
 namespace lockstep {
 
@@ -21,7 +23,8 @@ namespace lockstep {
 inline constexpr std::size_t kBroadcastBytes = 250 * 1024 * 1024;
 
 /// What one DistributedDataParallel is made of. The parts of its work stand in engine.cpp (set-up,
-/// forward), verify.cpp, backward_watch.cpp (the end of backward), comm_hooks.cpp and join.cpp.
+/// forward), verify.cpp, backward_watch.cpp (the end of backward), comm_hooks.cpp,
+/// compressed_buckets.cpp and join.cpp.
 struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngine::Impl> {
   ProcessGroup handle;
   std::shared_ptr<GroupImpl> group;
@@ -38,8 +41,10 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   std::unique_ptr<OrderedReduction> ordered;  // set when reduction is ordered
   CommHook hook = CommHook::allreduce;
   CommHookFunction user_hook;
-  bool hook_registered = false;  // with the reducer, which takes one
-  bool hook_chosen = false;      // by the user
+  std::shared_ptr<GradientCompression> compression;
+  std::unique_ptr<SerialQueue> hook_queue;  // where the compression works beside backward
+  bool hook_registered = false;             // with the reducer, which takes one
+  bool hook_chosen = false;                 // by the user
   std::optional<std::chrono::steady_clock::time_point> last_bucket_at;
 
   bool require_backward_grad_sync = true;
@@ -82,6 +87,9 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
 
   void register_hook_with_reducer();
   c10::intrusive_ptr<c10::ivalue::Future> run_hook(c10d::GradBucket& bucket);
+  c10::intrusive_ptr<c10::ivalue::Future> run_compression(c10d::GradBucket& bucket);
+  void mean_now(const at::Tensor& tensor);
+  at::Tensor sparse_mean(const at::Tensor& tensor);
 
   int agree_on_rank(bool candidate);
   void announce_presence();

@@ -85,6 +85,11 @@ void DataParallelEngine::Impl::shadow_one_step() {
 void DataParallelEngine::join(const std::function<void()>& loop, const JoinOptions& options) {
   Impl& self = *impl_;
   if (self.joining) throw InvalidArgument("join: this model is already inside a join");
+  if (self.compression) {
+    throw InvalidArgument(
+        "join: a GradientCompression keeps what ranks have not sent yet, which a rank without "
+        "input cannot; use bf16_compress or no hook");
+  }
   self.joining = Impl::Joining{.divide_by_initial_world_size = options.divide_by_initial_world_size,
                                .throw_on_early_termination = options.throw_on_early_termination};
   self.logger->set_uneven_input_join();

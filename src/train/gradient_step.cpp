@@ -53,7 +53,9 @@ std::map<std::string, SlotLoss::Sum> SlotLoss::metrics() const {
 }
 
 GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-                           const SlotShare& share, StepClock& clock, bool formed_again)
+                           const SlotShare& share, StepClock& clock,
+                           const std::shared_ptr<GradientCompression>& compression,
+                           bool formed_again)
     : world_(world),
       task_(task),
       options_(options),
@@ -69,6 +71,11 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
     ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
     ddp.init_sync = ddp.init_sync && !formed_again;
     task_.distribute(world_, ddp);
+    if (compression) {
+      task_.engine()->register_comm_hook(compression);
+    } else if (const auto* hook = std::get_if<CommHook>(&options.compression)) {
+      task_.engine()->register_comm_hook(*hook);
+    }
   } else {
     task_.stop_distributing();  // there may have been a process for each slot before
   }

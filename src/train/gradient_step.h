@@ -58,8 +58,10 @@ struct StepGradients {
 class GradientStep {
  public:
   /// `formed_again`: the ranks hold the same parameters, and know it.
+  /// `compression` may be null.
   GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
-               const SlotShare& share, StepClock& clock, bool formed_again);
+               const SlotShare& share, StepClock& clock,
+               const std::shared_ptr<GradientCompression>& compression, bool formed_again);
 
   /// How the loss is changed before backward, for float16; by default not at all.
   using ScaleLoss = std::function<at::Tensor(const at::Tensor&)>;

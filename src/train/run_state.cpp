@@ -35,6 +35,11 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptio
       schedule_(options.schedule),
       watch_(options.watch) {
   if (options.precision == Precision::fp16_autocast) scaler_.emplace();
+  if (!std::holds_alternative<std::monostate>(options.compression) &&
+      !std::holds_alternative<CommHook>(options.compression)) {
+    compression_ = std::make_shared<GradientCompression>(*module_, options.compression);
+    compression_->use_transactions();
+  }
   if (options.ema_decay > 0) ema_.emplace(*module_, EmaOptions{.decay = options.ema_decay});
 }
 
@@ -47,6 +52,7 @@ Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
   snapshot.parts["watch"] = watch_.state();
   if (scaler_) snapshot.parts["scaler"] = scaler_->state();
   if (ema_) snapshot.parts["ema"] = ema_->state();
+  if (compression_) snapshot.parts["compression"] = compression_->state();
   snapshot.parts["trainer"].values = {{"step", position.step},
                                       {"epoch", position.epoch},
                                       {"step_in_epoch", position.step_in_epoch},
@@ -77,6 +83,7 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
   watch_.load_state(part(snapshot, "watch"));
   if (scaler_) scaler_->load_state(part(snapshot, "scaler"));
   if (ema_) ema_->load_state(part(snapshot, "ema"));
+  if (compression_) compression_->load_state(part(snapshot, "compression"));
   std::vector<std::string> notes;
   for (const auto& callback : options_.callbacks) {
     if (callback->name().empty()) continue;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/compression.h"
 #include "lockstep/ema.h"
 #include "lockstep/grad_scaler.h"
 #include "lockstep/lr_schedule.h"
@@ -39,6 +40,8 @@ class RunState {
   GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   Ema* ema() { return ema_ ? &*ema_ : nullptr; }
   MetricWatch& watch() { return watch_; }
+  /// Null without compression, and for one that remembers nothing.
+  const std::shared_ptr<GradientCompression>& compression() const { return compression_; }
 
   /// The tensors are the live ones.
   Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
@@ -59,6 +62,7 @@ class RunState {
   std::optional<GradScaler> scaler_;
   std::optional<Ema> ema_;
   MetricWatch watch_;
+  std::shared_ptr<GradientCompression> compression_;
 };
 
 /// What callbacks have in a snapshot: rank 0's counts, and the others' may differ.

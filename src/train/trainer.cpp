@@ -42,6 +42,11 @@ void validate(const TrainerOptions& options) {
   if (!(options.ema_decay >= 0 && options.ema_decay < 1)) {
     refuse(concat("ema_decay is ", options.ema_decay, "; it must be at least 0 and below 1"));
   }
+  if (keeps_error(options.compression) && options.precision == Precision::fp16_autocast) {
+    refuse(
+        "compression with error feedback and fp16_autocast: the scale of the loss changes from "
+        "step to step, and what was not sent yet would be of another one; use bf16_autocast");
+  }
   if (options.devices < 1) refuse(concat("devices is ", options.devices, "; it must be positive"));
   if (options.slots < 0) refuse(concat("slots is ", options.slots, "; it cannot be negative"));
   for (const Every& every : {options.evaluate_every, options.snapshots.every}) {

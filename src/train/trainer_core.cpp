@@ -106,8 +106,8 @@ TrainerCore::~TrainerCore() = default;
 // What computes a step in the world as it is now.
 void TrainerCore::make_step_parts(bool formed_again) {
   sums_ = std::make_unique<SlotSums>(world_.group(), share_);
-  gradients_ =
-      std::make_unique<GradientStep>(world_, task_, options_, share_, clock_, formed_again);
+  gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_, clock_,
+                                              state_->compression(), formed_again);
   transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
 }
 
@@ -207,6 +207,7 @@ void TrainerCore::share_out(int slots) {
   }
   share_ = SlotShare::of(slots, world_.rank(), world_.world_size());
   if (!share_.one_each()) check_several_slots();
+  place_compression();
   const auto deals_exactly = [](const LoaderBase& data) {
     return data.options().dealing == Dealing::kExact;
   };
@@ -234,6 +235,18 @@ void TrainerCore::share_out_again() {
   if (share_ != SlotShare::of(slots, world_.rank(), world_.world_size())) share_out(slots);
 }
 
+// Before a state is loaded: which error memory this process has, and whether also the others'.
+void TrainerCore::place_compression() {
+  GradientCompression* compression = state_->compression().get();
+  if (compression == nullptr || !share_.one_each()) return;
+  const bool one_machine = world_.local_world_size() == world_.world_size();
+  const bool mirrored =
+      options_.mirror_errors == MirrorErrors::always ||
+      (options_.mirror_errors == MirrorErrors::automatic && one_machine && can_recover(world_));
+  compression->set_place(
+      {.slot = share_.first, .slots = share_.slots, .mirrored = mirrored && share_.slots > 1});
+}
+
 // Processes that compute several slots reduce gradients themselves, after backward.
 void TrainerCore::check_several_slots() {
   for (const auto& module : module_->modules()) {
@@ -244,6 +257,10 @@ void TrainerCore::check_several_slots() {
   }
   if (!options_.ddp.ignored.empty()) {
     throw InvalidArgument(concat("Trainer: ddp.ignored needs a process for each of the ",
+                                 share_.slots, " slots; start that many"));
+  }
+  if (!std::holds_alternative<std::monostate>(options_.compression)) {
+    throw InvalidArgument(concat("Trainer: compression needs a process for each of the ",
                                  share_.slots, " slots; start that many"));
   }
   if (options_.ddp.reduction == Reduction::native) {

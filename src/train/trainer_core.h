@@ -55,6 +55,7 @@ class TrainerCore {
   void begin_with(const Snapshot& snapshot);
   void share_out(int slots);
   void share_out_again();
+  void place_compression();
   void open_snapshots();
   void make_step_parts(bool formed_again);
   void proceed();

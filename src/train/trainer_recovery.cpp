@@ -55,6 +55,14 @@ bool TrainerCore::recoverable() {
     }
     return false;
   }
+  if (const auto& compression = state_->compression();
+      compression && keeps_error(options_.compression) && !compression->place().mirrored &&
+      share_.slots > 1 && can_recover(world_)) {
+    say("lockstep: compression with error feedback: what a rank that dies has not sent yet is "
+        "lost, "
+        "so recovery is not bit-identical (mirror_errors = always makes it so, at the price of the "
+        "bytes saved)");
+  }
   const DataParallelEngine* engine = task_.engine();
   if (engine != nullptr && engine->reduction() == Reduction::native && share_.slots > 2 &&
       can_recover(world_)) {
@@ -84,6 +92,8 @@ void TrainerCore::carry_over(bool formed) {
         gradients_.reset();
         transactions_.reset();
         sums_.reset();
+        // A compression may still be at work in a thread of its own.
+        if (state_->compression()) task_.stop_distributing();
         reform(world_);
       }
       return agree_on_state(Clock::now() - begin);

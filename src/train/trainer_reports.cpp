@@ -153,6 +153,9 @@ void TrainerCore::save(bool best) {
   const auto begin = std::chrono::steady_clock::now();
   curves_.flush();  // a run that goes on from the snapshot finds all lines before it
   Snapshot snapshot = state_->snapshot(share_, world_.epoch());
+  if (const auto& compression = state_->compression(); compression && share_.one_each()) {
+    snapshot.parts["compression"] = compression->gather(world_.group());
+  }
   nlohmann::json& values = snapshot.parts["trainer"].values;
   values["log_lines"] = log_lines_;
   values["data"] = facts_of(task_.data());

@@ -46,6 +46,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
     return scaler != nullptr ? scaler->scale(loss) : loss;
   };
 
+  if (const auto& compression = state_->compression()) compression->abort();  // of a step cut short
   auto transaction = transactions_->begin();
   const StepGradients gradients =
       gradients_->compute(transaction, batches, position.step, scale_loss);
@@ -126,7 +127,9 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
 }
 
 void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArguments& arguments) {
+  if (const auto& compression = state_->compression()) compression->mirror(world_.group());
   transaction.commit([&] {
+    if (const auto& compression = state_->compression()) compression->commit();
     if (GradScaler* scaler = state_->scaler()) {
       scaler->step(state_->optimizer());
       scaler->update();

@@ -10,8 +10,11 @@
 
 #include <torch/torch.h>
 
+#include "lockstep/compression.h"
 #include "lockstep/ddp.h"
 #include "lockstep/error.h"
+#include "lockstep/local_sgd.h"
+#include "lockstep/state.h"
 #include "lockstep/world.h"
 #include "models.h"
 
@@ -114,10 +117,31 @@ lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
       .find_unused_parameters = options.model == "unused",
       .static_graph = options.static_graph,
       .gradient_as_bucket_view = options.view,
-      .reduction = lockstep::Reduction::native,
+      // With two ranks both have the same bits.
+      .reduction = std::getenv("REDUCTION") != nullptr ? lockstep::Reduction::ordered
+                                                       : lockstep::Reduction::native,
   };
   if (options.bucket_cap_mb != "default") ddp.bucket_cap_mb = std::stod(options.bucket_cap_mb);
   return ddp;
+}
+
+// "powersgd:RANK", with the first Q that ddp_job.py gives Python's hook: a function of its shape.
+std::shared_ptr<lockstep::GradientCompression> power_sgd(const std::string& hook,
+                                                         const torch::nn::Module& model) {
+  lockstep::PowerSGDOptions wanted{.matrix_approximation_rank = std::stoll(hook.substr(9)),
+                                   .start_powerSGD_iter = 5,
+                                   .min_compression_rate = 1.2};
+  auto compression = std::make_shared<lockstep::GradientCompression>(model, wanted);
+  lockstep::State state = compression->state();
+  for (const auto& item : model.named_parameters()) {
+    const std::int64_t rows = item.value().size(0), columns = item.value().numel() / rows;
+    const std::int64_t rank = std::min({rows, columns, wanted.matrix_approximation_rank});
+    state.tensors["q." + item.key()] =
+        torch::sin(torch::arange(columns * rank, torch::kFloat) * 1.7 + 0.3)
+            .view({1, columns, rank});
+  }
+  compression->load_state(state);
+  return compression;
 }
 
 // `loss_of` is one of the losses of models.h.
@@ -127,7 +151,20 @@ void run(const Options& options, lockstep::World& world, LossOf loss_of) {
   load(*model, options.init);
   lockstep::DistributedDataParallel<Model> ddp(world, model, ddp_options(options));
   if (options.hook == "fp16") ddp.register_comm_hook(lockstep::CommHook::fp16_compress);
+  if (options.hook.starts_with("powersgd:"))
+    ddp.register_comm_hook(power_sgd(options.hook, *model));
   if (options.hook == "bf16") ddp.register_comm_hook(lockstep::CommHook::bf16_compress);
+
+  // Each rank is a subgroup of its own.
+  std::optional<lockstep::PeriodicModelAverager> averager;
+  if (options.hook == "local_sgd") {
+    const auto first = world.new_group({.ranks = {0}}), second = world.new_group({.ranks = {1}});
+    const lockstep::PostLocalSGD local(world, world.rank() == 0 ? first : second,
+                                       {.start_localSGD_iter = 10});
+    ddp.register_comm_hook(local.hook());
+    averager.emplace(world,
+                     lockstep::PeriodicModelAveragerOptions{.period = 4, .warmup_steps = 10});
+  }
 
   const auto parameters = unique_parameters(*model);
   torch::optim::SGD optimizer(parameters.values(), torch::optim::SGDOptions(0.05));
@@ -143,6 +180,7 @@ void run(const Options& options, lockstep::World& world, LossOf loss_of) {
       out << "loss " << step << '.' << micro << ' ' << bits(loss) << '\n';
     }
     optimizer.step();
+    if (averager) averager->average_parameters(parameters.values());
     ddp.zero_grad();
   }
 

@@ -9,10 +9,13 @@ FOLDER/<name>.<rank>.
 import argparse
 import contextlib
 import os
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (default_hooks, post_localSGD_hook,
+                                                         powerSGD_hook)
+from torch.distributed.algorithms.model_averaging import averagers
 from torch.nn.parallel import DistributedDataParallel
 
 from models import MODELS
@@ -29,7 +32,7 @@ def parse(arguments=None):
     parser.add_argument("--bucket-cap-mb", default="default")
     parser.add_argument("--view", action="store_true")
     parser.add_argument("--static-graph", action="store_true")
-    parser.add_argument("--hook", choices=["none", "fp16", "bf16"], default="none")
+    parser.add_argument("--hook", default="none", help="none, fp16, bf16, powersgd:RANK or local_sgd")
     parser.add_argument("--init")
     parser.add_argument("--out")
     return parser.parse_args(arguments)
@@ -47,6 +50,17 @@ def bf16_under_another_name(group, bucket):
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
+# In place of random numbers, which are not those of C++.
+def first_q(*shape, **_):
+    numel = torch.Size(shape).numel()
+    return torch.sin(torch.arange(numel, dtype=torch.float32) * 1.7 + 0.3).view(shape)
+
+
+def power_sgd_with_given_q(state, bucket):
+    with mock.patch.object(torch, "randn", first_q):
+        return powerSGD_hook.powerSGD_hook(state, bucket)
+
+
 def wrap(model, args):
     options = {}
     if args.bucket_cap_mb != "default":
@@ -58,12 +72,22 @@ def wrap(model, args):
         ddp.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
     elif args.hook == "bf16":
         ddp.register_comm_hook(dist.group.WORLD, bf16_under_another_name)
+    elif args.hook.startswith("powersgd:"):
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=int(args.hook.split(":")[1]), start_powerSGD_iter=5,
+            min_compression_rate=1.2)
+        ddp.register_comm_hook(state, power_sgd_with_given_q)
+    elif args.hook == "local_sgd":
+        subgroup, _ = dist.new_subgroups(1)  # each rank is one of its own
+        state = post_localSGD_hook.PostLocalSGDState(None, subgroup, start_localSGD_iter=10)
+        ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     return ddp
 
 
 def train(ddp, loss_of, args, out):
     rank = dist.get_rank()
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    averager = averagers.PeriodicModelAverager(period=4, warmup_steps=10)
     for step in range(args.steps):
         for micro in range(args.accumulate):
             data = torch.Generator().manual_seed((step * args.accumulate + micro) * 1000 + rank)
@@ -73,6 +97,8 @@ def train(ddp, loss_of, args, out):
                 (loss / args.accumulate).backward()
             out.write(f"loss {step}.{micro} {bits(loss.detach())}\n")
         optimizer.step()
+        if args.hook == "local_sgd":
+            averager.average_parameters(ddp.parameters())
         optimizer.zero_grad()
 
 

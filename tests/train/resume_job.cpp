@@ -207,6 +207,9 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
           .precision = lockstep::Precision::bf16_autocast,
           .ema_decay = 0.9,
           .seed = 7,
+          .compression = lockstep::parse_compression(setting("COMPRESS", "none")),
+          .mirror_errors = setting("MIRROR", "") == "never" ? lockstep::MirrorErrors::never
+                                                            : lockstep::MirrorErrors::automatic,
           .verify_every = number("VERIFY_EVERY", 100),
           .snapshots = {.directory = setting("DIRECTORY", "run"),
                         .every = {.steps = number("SAVE_EVERY", 4)},
