@@ -122,6 +122,18 @@ class Page(unittest.TestCase):
         self.page.keyboard.press("Enter")
         expect(self.page.locator("h1")).to_have_text("gpt2/wide")
 
+    def test_a_run_that_has_said_nothing_yet_has_taken_no_time(self):
+        folder = self.folder / "young"
+        self.addCleanup(shutil.rmtree, folder)
+        (folder / "metrics").mkdir(parents=True)
+        (folder / "metrics" / "rank_0.jsonl").write_text("")
+        row = self.page.locator("tr[data-run='young'] td")
+        expect(row.filter(has_text="–").nth(1)).to_be_visible()
+        self.assertNotRegex(" ".join(row.all_inner_texts()), r"\d d ")
+        self.open("young")
+        expect(self.page.locator(".tiles")).to_contain_text("–")
+        self.assertNotRegex(self.page.locator(".tiles").inner_text(), r"\d d ")
+
     def test_a_run_has_curves_that_can_be_zoomed_and_saved(self):
         self.open("gpt2/base")
         self.wait_for_charts("loss", "lr", "grad_norm", "step time, ms")

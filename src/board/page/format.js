@@ -39,6 +39,9 @@ export function bytes(value) {
   return `${value} B`;
 }
 
+/** Seconds from a time to another; null where the first is not known, as before a run's first line. */
+export const between = (from, to) => (from ? to - from : null);
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
   if (seconds < 0) seconds = 0;

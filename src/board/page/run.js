@@ -1,7 +1,7 @@
 // One run: its head, and its parts as tabs.
 import { get, live, throttled } from "./api.js";
 import { h, replace } from "./dom.js";
-import { count, day, duration, number } from "./format.js";
+import { between, count, day, duration, number } from "./format.js";
 import { badge, runLink } from "./runs.js";
 import { overviewTab } from "./overview.js";
 import { ranksTab } from "./heat.js";
@@ -37,8 +37,8 @@ function tiles(run) {
         part === null ? null : h("small", {}, ` of ${number(run.total_steps)} · ${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`)),
       part === null ? h("span", { class: "tile-note" }, `${number(run.steps_per_second, 3)} steps/s`)
         : h("span", { class: "meter" }, fill)),
-    run.state === "running" && tile("time left", duration(run.seconds_left), `after ${duration(last - run.start)}`),
-    run.state !== "running" && tile("took", duration(last - run.start), day(run.start)),
+    run.state === "running" && tile("time left", duration(run.seconds_left), run.start ? `after ${duration(between(run.start, last))}` : null),
+    run.state !== "running" && tile("took", duration(between(run.start, last)), day(run.start)),
     tile(speed ?? "steps/s", number(speed ? latest[speed] : run.steps_per_second, 3), speed ? `${number(run.steps_per_second, 3)} steps/s` : null),
     loss && tile("loss", number(latest[loss]), evaluation ? `${evaluation} ${number(latest[evaluation])}` : null),
     rate && tile("learning rate", number(latest[rate], 3)),

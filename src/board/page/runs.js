@@ -1,7 +1,7 @@
 // The list of runs.
 import { get, live, throttled } from "./api.js";
 import { choice, h, replace } from "./dom.js";
-import { ago, date, duration, number } from "./format.js";
+import { ago, between, date, duration, number } from "./format.js";
 
 const STATES = ["running", "finished", "failed", "lost", "silent"];
 const SAID = {
@@ -26,7 +26,7 @@ function progress(run) {
   part === null ? null : h("span", { class: "meter" }, fill));
 }
 
-const took = (run) => (run.end ?? (run.state === "running" ? Date.now() / 1000 : run.updated)) - run.start;
+const took = (run) => between(run.start, run.end ?? (run.state === "running" ? Date.now() / 1000 : run.updated));
 
 const COLUMNS = [
   ["name", "run", (run) => run.name], ["state", "state", (run) => STATES.indexOf(run.state)],
