@@ -227,8 +227,8 @@ class Failing(NodesTest):
         joined = [event for event in events if event["kind"] == "node_joined"]
         lost = [event for event in events if event["kind"] == "node_lost"]
         self.assertEqual(sorted((event["address"], event["workers"]) for event in joined),
-                         [("10.77.0.2", 1), ("10.77.0.3", 1)])
-        self.assertEqual([event["address"] for event in lost], ["10.77.0.3"])
+                         [(self.network.address(1), 1), (self.network.address(2), 1)])
+        self.assertEqual([event["address"] for event in lost], [self.network.address(2)])
         self.assertTrue(lost[0]["reason"])
 
 
