@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -75,6 +76,14 @@ int port_of(int descriptor) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+// Whether the other side of the connection was there and closed it.
+bool hung_up(const std::string& text) {
+  for (const char* sign : {"got 0 bytes", "reset by peer", "Broken pipe"}) {
+    if (text.find(sign) != std::string::npos) return true;
+  }
+  return false;
+}
+
 // Calls the store and tells its failures in this library's errors.
 template <typename Call>
 auto translated(const char* operation, const std::string& key, Call call) {
@@ -119,14 +128,24 @@ c10::intrusive_ptr<c10d::Store> connect_tcp_store(const TcpStoreOptions& options
                           std::chrono::duration<double>(options.timeout).count(), " s", reason),
                    {0});
   };
-  if (!options.serve && !wait_for_listener(options.host, native.port, options.timeout)) {
-    throw unreachable("");
-  }
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(options.host, native);
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw unreachable(": " + first_line(text));
+  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    if (!options.serve && !wait_for_listener(options.host, native.port, left)) {
+      throw unreachable("");
+    }
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(options.host, native);
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      // The store of an earlier world may end while we say hello to it; the next one opens there.
+      const bool ended = !options.serve && hung_up(text);
+      if (!ended || std::chrono::steady_clock::now() >= deadline) {
+        throw unreachable(": " + first_line(text));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 }
 

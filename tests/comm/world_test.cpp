@@ -1,9 +1,16 @@
 #include "lockstep/world.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+
 #include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include "comm/peers.h"
+#include "core/unique_fd.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
 #include "lockstep/rank0_first.h"
@@ -91,6 +98,29 @@ TEST(World, a_port_in_use_is_told_in_one_line_with_its_number) {
       {.init_method = concat("tcp://127.0.0.1:", taken.port()), .rank = 0, .world_size = 1});
   EXPECT_TRUE(has(text, std::to_string(taken.port())) && has(text, "in use")) << text;
   EXPECT_FALSE(has(text, "\n")) << text;
+}
+
+TEST(World, a_store_that_ends_while_it_is_greeted_is_looked_for_again) {
+  const int port = free_port();
+  UniqueFd old_store(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  setsockopt(old_store.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port)};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(old_store.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(old_store.get(), 8), 0);
+
+  auto client =
+      std::async(std::launch::async, [&] { return Store::tcp({.port = port, .timeout = 30s}); });
+  for (char byte = 0;;) {  // a probe says nothing, the client does
+    const UniqueFd guest(accept(old_store.get(), nullptr, nullptr));
+    if (read(guest.get(), &byte, 1) == 1) break;
+  }
+  old_store.reset();
+  Store next = Store::tcp({.port = port, .serve = true});
+  Store found = client.get();
+  found.set("word", "heard");
+  EXPECT_EQ(next.get("word"), "heard");
 }
 
 TEST(World, a_store_on_loopback_cannot_be_reached_from_outside_loopback) {
