@@ -39,22 +39,54 @@ bool is_text(const arrow::DataType& type) {
          type.id() == arrow::Type::STRING_VIEW;
 }
 
+// A column, or a field of a column that is a struct.
+struct Column {
+  int index = 0;
+  int inner = -1;    // the field in the struct
+  std::string name;  // "translation.en" for such a field
+  std::shared_ptr<arrow::DataType> type;
+
+  std::shared_ptr<arrow::Array> of(const arrow::RecordBatch& batch) const {
+    const auto& column = batch.column(index);
+    if (inner < 0) return column;
+    // Flattened, a field is null where its struct is.
+    return need(static_cast<const arrow::StructArray&>(*column).GetFlattenedField(inner));
+  }
+};
+
+std::vector<Column> columns_of(const arrow::Schema& schema) {
+  std::vector<Column> columns;
+  for (int i = 0; i < schema.num_fields(); ++i) {
+    const auto& field = schema.field(i);
+    if (field->type()->id() != arrow::Type::STRUCT || field->type()->num_fields() == 0) {
+      columns.push_back({i, -1, field->name(), field->type()});
+      continue;
+    }
+    for (int k = 0; k < field->type()->num_fields(); ++k) {
+      const auto& inner = field->type()->field(k);
+      columns.push_back({i, k, field->name() + "." + inner->name(), inner->type()});
+    }
+  }
+  return columns;
+}
+
 // The columns that the caller wants; empty for a stop.
-std::vector<int> ask_for_columns(const arrow::Schema& schema, const LockstepArrowReader& reader) {
+std::vector<Column> ask_for_columns(const arrow::Schema& schema,
+                                    const LockstepArrowReader& reader) {
+  const std::vector<Column> all = columns_of(schema);
   std::vector<const char*> names;
-  for (const auto& field : schema.fields()) names.push_back(field->name().c_str());
+  for (const Column& column : all) names.push_back(column.name.c_str());
   // Not std::vector<bool>: an array is asked for.
   const auto wanted = std::make_unique<bool[]>(names.size() + 1);
   if (!reader.columns(reader.context, names.data(), names.size(), wanted.get())) return {};
-  std::vector<int> columns;
-  for (std::size_t i = 0; i < names.size(); ++i) {
+  std::vector<Column> columns;
+  for (std::size_t i = 0; i < all.size(); ++i) {
     if (!wanted[i]) continue;
-    const auto& field = schema.field(static_cast<int>(i));
-    if (!is_text(*field->type())) {
-      throw std::runtime_error("column '" + field->name() + "' is of type " +
-                               field->type()->ToString() + "; it must be a text");
+    if (!is_text(*all[i].type)) {
+      throw std::runtime_error("column '" + all[i].name + "' is of type " +
+                               all[i].type->ToString() + "; it must be a text");
     }
-    columns.push_back(static_cast<int>(i));
+    columns.push_back(all[i]);
   }
   return columns;
 }
@@ -76,18 +108,19 @@ LockstepArrowText text_at(const arrow::Array& array, std::int64_t row) {
 }
 
 // False for a stop.
-bool give_rows(const arrow::RecordBatch& batch, const std::vector<int>& columns,
+bool give_rows(const arrow::RecordBatch& batch, const std::vector<Column>& columns,
                const LockstepArrowReader& reader) {
+  std::vector<std::shared_ptr<arrow::Array>> arrays;
+  for (const Column& column : columns) arrays.push_back(column.of(batch));
   std::vector<LockstepArrowText> values(columns.size());
   for (std::int64_t row = 0; row < batch.num_rows(); ++row) {
-    for (std::size_t i = 0; i < columns.size(); ++i)
-      values[i] = text_at(*batch.column(columns[i]), row);
+    for (std::size_t i = 0; i < arrays.size(); ++i) values[i] = text_at(*arrays[i], row);
     if (!reader.row(reader.context, values.data(), values.size())) return false;
   }
   return true;
 }
 
-void read_batches(arrow::RecordBatchReader& batches, const std::vector<int>& columns,
+void read_batches(arrow::RecordBatchReader& batches, const std::vector<Column>& columns,
                   const LockstepArrowReader& reader) {
   while (true) {
     std::shared_ptr<arrow::RecordBatch> batch;
@@ -102,7 +135,7 @@ void read_parquet(const File& file, const LockstepArrowReader& reader) {
   const auto parquet = need(parquet::arrow::OpenFile(file, arrow::default_memory_pool()));
   std::shared_ptr<arrow::Schema> schema;
   need(parquet->GetSchema(&schema));
-  const std::vector<int> columns = ask_for_columns(*schema, reader);
+  const std::vector<Column> columns = ask_for_columns(*schema, reader);
   if (columns.empty()) return;
   const auto batches = need(parquet->GetRecordBatchReader());
   read_batches(*batches, columns, reader);
@@ -110,7 +143,7 @@ void read_parquet(const File& file, const LockstepArrowReader& reader) {
 
 void read_arrow_file(const File& file, const LockstepArrowReader& reader) {
   const auto batches = need(arrow::ipc::RecordBatchFileReader::Open(file));
-  const std::vector<int> columns = ask_for_columns(*batches->schema(), reader);
+  const std::vector<Column> columns = ask_for_columns(*batches->schema(), reader);
   if (columns.empty()) return;
   for (int i = 0; i < batches->num_record_batches(); ++i) {
     const auto batch = need(batches->ReadRecordBatch(i));
@@ -122,7 +155,7 @@ void read_arrow_file(const File& file, const LockstepArrowReader& reader) {
 // What `datasets` writes: batches one after the other.
 void read_arrow_stream(const File& file, const LockstepArrowReader& reader) {
   const auto batches = need(arrow::ipc::RecordBatchStreamReader::Open(file));
-  const std::vector<int> columns = ask_for_columns(*batches->schema(), reader);
+  const std::vector<Column> columns = ask_for_columns(*batches->schema(), reader);
   if (!columns.empty()) read_batches(*batches, columns, reader);
 }
 

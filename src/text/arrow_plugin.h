@@ -15,8 +15,8 @@ struct LockstepArrowText {
 
 struct LockstepArrowReader {
   void* context;
-  // Called first. Sets wanted[i] for each column that is to be read; all of those must be texts.
-  // Returns false to stop.
+  // Called first. A field of a struct has the name "column.field". Sets wanted[i] for each column
+  // that is to be read; all of those must be texts. Returns false to stop.
   bool (*columns)(void* context, const char* const* names, std::size_t count, bool* wanted);
   // Called for each row with the wanted columns, in the order of the file. Returns false to stop.
   bool (*row)(void* context, const LockstepArrowText* values, std::size_t count);

@@ -102,7 +102,7 @@ struct Receiver {
                                      field.name, "': it is null"));
       }
     }
-    check_not_empty(record, {path, number});
+    fields.check_not_empty(record, {path, number});
     take(std::move(record));
   }
 

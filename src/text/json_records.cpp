@@ -12,21 +12,40 @@ namespace {
 
 using nlohmann::json;
 
+// Of fields that are objects, the names of what is in them.
+std::vector<std::string> field_names_of(const json& value) {
+  std::vector<std::string> names;
+  for (const auto& [name, field] : value.items()) {
+    if (!field.is_object() || field.empty()) names.push_back(name);
+    if (!field.is_object()) continue;
+    for (const auto& [inner, ignored] : field.items()) names.push_back(concat(name, ".", inner));
+  }
+  return names;
+}
+
+// nullptr where it is missing or null. "a.b" is also the field b of an object a.
+const json* find_field(const json& value, const std::string& name) {
+  if (const auto found = value.find(name); found != value.end()) {
+    return found->is_null() ? nullptr : &*found;
+  }
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const auto outer = value.find(name.substr(0, dot));
+  if (outer == value.end() || !outer->is_object()) return nullptr;
+  const auto inner = outer->find(name.substr(dot + 1));
+  return inner == outer->end() || inner->is_null() ? nullptr : &*inner;
+}
+
 TextRecord record_of(const json& value, RecordFields& fields, const RecordPlace& place) {
   if (!value.is_object()) {
     throw InvalidArgument(concat(place.text(), " is ", value.type_name(), " and not an object"));
   }
-  const auto names = [&value] {
-    std::vector<std::string> list;
-    for (const auto& [name, ignored] : value.items()) list.push_back(name);
-    return list;
-  };
-  if (!fields.chosen()) fields.choose(names(), place);
+  if (!fields.chosen()) fields.choose(field_names_of(value), place);
   TextRecord record;
   for (const RecordFields::Field& field : fields.fields()) {
-    const auto found = value.find(field.name);
-    if (found == value.end() || found->is_null()) {
-      if (field.needed) RecordFields::throw_missing(field.name, names(), place);
+    const json* found = find_field(value, field.name);
+    if (found == nullptr) {
+      if (field.needed) RecordFields::throw_missing(field.name, field_names_of(value), place);
       continue;
     }
     if (!found->is_string()) {
@@ -35,7 +54,7 @@ TextRecord record_of(const json& value, RecordFields& fields, const RecordPlace&
     }
     record.*field.member = found->get<std::string>();
   }
-  check_not_empty(record, place);
+  fields.check_not_empty(record, place);
   return record;
 }
 

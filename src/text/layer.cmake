@@ -5,14 +5,18 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/bpe.cpp
   text/byte_alphabet.cpp
   text/embedded_instructions.cpp
+  text/embedded_pairs.cpp
   text/files.cpp
   text/gpt2_scanner.cpp
   text/json_fields.cpp
   text/json_records.cpp
+  text/metric_tokens.cpp
+  text/pair_lines.cpp
   text/plain_text.cpp
   text/prompt_template.cpp
   text/record_fields.cpp
   text/regex.cpp
+  text/sentence_pairs.cpp
   text/source_files.cpp
   text/splitter.cpp
   text/text_source.cpp
@@ -27,6 +31,7 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/tokenizer_json.cpp
   text/tokenizer_output.cpp
   text/tokenizer_training.cpp
+  text/translation_metrics.cpp
   text/unicode_class.cpp
   text/unicode_ranges.cpp
   text/vocabulary_files.cpp)

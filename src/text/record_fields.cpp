@@ -28,6 +28,10 @@ void RecordFields::throw_missing(const std::string& field, const std::vector<std
 const std::vector<RecordFields::Field>& RecordFields::choose(const std::vector<std::string>& names,
                                                              const RecordPlace& place) {
   if (chosen()) return fields_;
+  if (!ways_.empty()) {
+    choose_way(names, place);
+    return fields_;
+  }
   const auto has = [&names](const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -53,7 +57,32 @@ const std::vector<RecordFields::Field>& RecordFields::choose(const std::vector<s
   return fields_;
 }
 
-void check_not_empty(const TextRecord& record, const RecordPlace& place) {
+void RecordFields::choose_way(const std::vector<std::string>& names, const RecordPlace& place) {
+  // Where none fits, the message is about the way that comes nearest.
+  std::size_t most = 0;
+  const Field* missing = &ways_.front().front();
+  for (const std::vector<Field>& way : ways_) {
+    std::size_t present = 0;
+    const Field* first_missing = nullptr;
+    for (const Field& field : way) {
+      const bool has = std::find(names.begin(), names.end(), field.name) != names.end();
+      present += has ? 1 : 0;
+      if (!has && first_missing == nullptr) first_missing = &field;
+    }
+    if (first_missing == nullptr) {
+      fields_ = way;
+      return;
+    }
+    if (present > most) {
+      most = present;
+      missing = first_missing;
+    }
+  }
+  throw_missing(missing->name, names, place);
+}
+
+void RecordFields::check_not_empty(const TextRecord& record, const RecordPlace& place) const {
+  if (!ways_.empty()) return;
   if (record.text.empty() && record.output.empty() && record.instruction.empty()) {
     throw InvalidArgument(concat(place.text(), " is empty"));
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/text_records.h"
@@ -27,10 +28,14 @@ class RecordFields {
   explicit RecordFields(const TextSourceOptions& options) : options_(options) {}
 
   struct Field {
-    std::string name;
+    std::string name;  // "a.b": the field b of the object that is field a
     std::string TextRecord::*member;
     bool needed = true;
   };
+
+  /// The fields of the first of these ways that the first record has; all of them are needed.
+  /// Records may be empty.
+  explicit RecordFields(std::vector<std::vector<Field>> ways) : ways_(std::move(ways)) {}
 
   /// The fields to read of a record that has fields of these names. Throws InvalidArgument when
   /// the first record has not what it needs; later ones are checked by whoever reads them.
@@ -39,18 +44,21 @@ class RecordFields {
   bool chosen() const { return !fields_.empty(); }
   const std::vector<Field>& fields() const { return fields_; }
 
+  /// A record of which neither text nor answer has anything in it teaches nothing. Throws
+  /// InvalidArgument unless records may be empty.
+  void check_not_empty(const TextRecord& record, const RecordPlace& place) const;
+
   [[noreturn]] static void throw_missing(const std::string& field,
                                          const std::vector<std::string>& names,
                                          const RecordPlace& place);
 
  private:
+  void choose_way(const std::vector<std::string>& names, const RecordPlace& place);
+
   TextSourceOptions options_;
+  std::vector<std::vector<Field>> ways_;
   std::vector<Field> fields_;
 };
-
-/// A record of which neither text nor answer has anything in it teaches nothing. Throws
-/// InvalidArgument.
-void check_not_empty(const TextRecord& record, const RecordPlace& place);
 
 // Readers of one file. Each throws InvalidArgument with the file and the record.
 void parse_json_records(std::string_view text, const std::string& path, RecordFields& fields,

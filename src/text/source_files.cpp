@@ -25,13 +25,16 @@ struct Known {
   int rank;  // of several kinds of files in a folder the first is taken
 };
 
-std::optional<Known> known_format(const fs::path& path) {
+std::optional<Known> known_format(const fs::path& path, Tables tables) {
   static const std::map<std::string, Known> formats = {
       {".parquet", {TextFormat::arrow, 0}}, {".arrow", {TextFormat::arrow, 1}},
       {".jsonl", {TextFormat::json, 2}},    {".ndjson", {TextFormat::json, 2}},
-      {".json", {TextFormat::json, 2}},     {".txt", {TextFormat::plain, 3}}};
+      {".json", {TextFormat::json, 2}},     {".tsv", {TextFormat::table, 3}},
+      {".txt", {TextFormat::plain, 4}}};
   const auto found = formats.find(path.extension().string());
-  return found == formats.end() ? std::nullopt : std::optional(found->second);
+  if (found == formats.end()) return std::nullopt;
+  const bool skipped = found->second.format == TextFormat::table && tables == Tables::ignored;
+  return skipped ? std::nullopt : std::optional(found->second);
 }
 
 // The split that a name speaks of, in `datasets`' words: of data/train-00000-of-00001.parquet,
@@ -116,7 +119,7 @@ struct Candidate {
 };
 
 // All files of a folder that could be read, of the kind that comes first.
-std::vector<Candidate> candidates_in(const fs::path& folder) {
+std::vector<Candidate> candidates_in(const fs::path& folder, Tables tables) {
   std::vector<Candidate> found;
   for (auto entry =
            fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied);
@@ -125,7 +128,7 @@ std::vector<Candidate> candidates_in(const fs::path& folder) {
     if (entry->is_directory() && (name.starts_with(".") || entry.depth() >= kDeepestFolder)) {
       entry.disable_recursion_pending();
     }
-    const auto known = known_format(entry->path());
+    const auto known = known_format(entry->path(), tables);
     if (!known || is_description(name) || !entry->is_regular_file()) continue;
     found.push_back({entry->path(), *known, split_of(entry->path().lexically_relative(folder))});
   }
@@ -139,12 +142,13 @@ std::vector<Candidate> candidates_in(const fs::path& folder) {
   return found;
 }
 
-std::vector<SourceFile> files_of_folder(const fs::path& folder, const std::string& split) {
-  const std::vector<Candidate> candidates = candidates_in(folder);
+std::vector<SourceFile> files_of_folder(const fs::path& folder, const std::string& split,
+                                        Tables tables) {
+  const std::vector<Candidate> candidates = candidates_in(folder, tables);
   if (candidates.empty()) {
-    throw InvalidArgument(concat("'", folder.string(),
-                                 "' has no data: neither .parquet, .arrow, .jsonl, .json nor .txt "
-                                 "files, nor what `datasets` saves"));
+    throw InvalidArgument(concat(
+        "'", folder.string(), "' has no data: neither .parquet, .arrow, .jsonl, .json",
+        tables == Tables::read ? ", .tsv" : "", " nor .txt files, nor what `datasets` saves"));
   }
   std::set<std::string> splits;
   for (const Candidate& candidate : candidates) {
@@ -163,14 +167,15 @@ std::vector<SourceFile> files_of_folder(const fs::path& folder, const std::strin
 
 }  // namespace
 
-std::vector<SourceFile> find_source_files(const std::string& path, const std::string& split) {
+std::vector<SourceFile> find_source_files(const std::string& path, const std::string& split,
+                                          Tables tables) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) {
-    const auto known = known_format(path);
+    const auto known = known_format(path, tables);
     if (!known) {
-      throw InvalidArgument(concat("'", path,
-                                   "' has no known ending; .json, .jsonl, .txt, .parquet "
-                                   "and .arrow files can be read"));
+      throw InvalidArgument(concat("'", path, "' has no known ending; .json, .jsonl, ",
+                                   tables == Tables::read ? ".tsv, " : "",
+                                   ".txt, .parquet and .arrow files can be read"));
     }
     const std::string own = split_of(fs::path(path).filename()).value_or("train");
     if (split != own && split != "train") throw_no_split(path, split, {own});
@@ -182,7 +187,7 @@ std::vector<SourceFile> find_source_files(const std::string& path, const std::st
   const fs::path folder = path;
   if (fs::exists(folder / "dataset_dict.json")) return files_of_saved_dict(folder, split);
   if (fs::exists(folder / "state.json")) return files_of_saved(folder, split);
-  return files_of_folder(folder, split);
+  return files_of_folder(folder, split, tables);
 }
 
 }  // namespace lockstep

@@ -55,6 +55,8 @@ void TextSource::for_each(const std::function<void(TextRecord&&)>& take) const {
       case TextFormat::arrow:
         read_arrow_records(file.path, fields, counted);
         break;
+      case TextFormat::table:  // not looked for
+        break;
     }
   }
   for (const TextRecord& record : impl_->records) counted(TextRecord(record));
