@@ -34,7 +34,10 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/translation_metrics.cpp
   text/unicode_class.cpp
   text/unicode_ranges.cpp
-  text/vocabulary_files.cpp)
+  text/vocabulary_files.cpp
+  text/word_splitter.cpp
+  text/word_tokenizer.cpp
+  text/word_vocabulary.cpp)
 
 # What reads Parquet and Arrow files: loaded when one is read (text/arrow_plugin.h).
 if(LOCKSTEP_ARROW_LIBRARIES)

@@ -24,6 +24,8 @@ struct CodeRange {
 std::span<const CodeRange> letter_ranges();
 std::span<const CodeRange> number_ranges();
 std::span<const CodeRange> space_ranges();
+/// \w has these beside the letters: marks, digits, letter-like numbers, connectors and a few more.
+std::span<const CodeRange> other_word_ranges();
 
 /// The class of every code point, in two steps: blocks of 256 that are alike are stored once.
 class CharClasses {

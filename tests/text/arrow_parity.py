@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, folders of `datasets` and of the hub: arrow_parity.py SOURCE_JOB.
+"""Parquet and Arrow files, folders of `datasets` and of the hub: arrow_parity.py SOURCE_JOB TRANSLATION_JOB.
 
 The files are written by pyarrow in the layouts that Hugging Face's libraries have.
 """
@@ -125,6 +125,47 @@ def check_refusals(job, folder):
     assert "is empty: it has no record" in job.refusal(folder / "none.parquet")
 
 
+class Pairs(Job):
+    """Reads sentence pairs of two languages."""
+
+    def pairs(self, path, source="en", target="it"):
+        done = subprocess.run([self.program, "pairs", source, target, str(path)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+    def no_pairs(self, path, source="en", target="it"):
+        done = subprocess.run([self.program, "pairs", source, target, str(path)], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, (done.returncode, done.stdout, done.stderr)
+        return done.stderr
+
+
+def check_sentence_pairs(job, folder):
+    """Columns of texts, and OPUS Books' struct of them."""
+    pairs = [(f"sentence {i}", f"fr\u00e0se {i}") for i in range(1500)]
+    translations = pa.array([{"en": en, "it": it} for en, it in pairs])
+    opus = pa.table({"id": [str(i) for i in range(len(pairs))], "translation": translations})
+    flat = pa.table({"it": [it for _, it in pairs], "n": range(len(pairs)), "en": [en for en, _ in pairs]})
+    for name, data in (("opus", opus), ("flat", flat), ("sliced", pa.concat_tables([opus.slice(0, 7), opus.slice(7)]))):
+        pq.write_table(data, folder / f"{name}.parquet", row_group_size=400)
+        write_stream(folder / f"{name}.arrow", data)
+        for ending in ("parquet", "arrow"):
+            assert job.pairs(folder / f"{name}.{ending}") == pairs, (name, ending)
+    assert job.pairs(folder / "opus.parquet", "it", "en") == [(it, en) for en, it in pairs]
+    snapshot = folder / "opus_books" / "en-it"
+    snapshot.mkdir(parents=True)
+    pq.write_table(opus, snapshot / "train-00000-of-00001.parquet")
+    (folder / "opus_books" / "README.md").write_text("a card")
+    assert job.pairs(folder / "opus_books") == pairs
+    assert ("opus.parquet': record 1 has no field 'translation.fr' (it has: id, translation.en, translation.it)"
+            in job.no_pairs(folder / "opus.parquet", "en", "fr"))
+    null = pa.array([{"en": "a", "it": "b"}, None], translations.type)
+    pq.write_table(pa.table({"translation": null}), folder / "null_struct.parquet")
+    assert "record 2 has no field 'translation.en': it is null" in job.no_pairs(folder / "null_struct.parquet")
+    numbers = pa.array([{"en": "a", "it": 1}])
+    pq.write_table(pa.table({"translation": numbers}), folder / "numbers.parquet")
+    assert "column 'translation.it' is of type int64; it must be a text" in job.no_pairs(folder / "numbers.parquet")
+
+
 def main():
     job = Job(sys.argv[1])
     support = subprocess.run([job.program, "--support"], capture_output=True, text=True).stdout.strip()
@@ -137,6 +178,7 @@ def main():
         check_saved_dataset(job, folder)
         check_cache_and_hub(job, folder)
         check_refusals(job, folder)
+        check_sentence_pairs(Pairs(sys.argv[2]), folder)
     print("Parquet, Arrow and the folders of Hugging Face's libraries are read")
 
 
