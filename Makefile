@@ -17,7 +17,7 @@ KILLS ?= 40
 SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
-.PHONY: help setup build demo demo-stages test test-slow chaos bench lint format clean
+.PHONY: help setup build demo demo-stages test test-slow chaos bench packages lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -69,6 +69,11 @@ bench: ## run the benchmarks, each against its peer; BENCH="toy launch --quick":
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build lockstep_bench
 	$(STAGE) bench bench/run $(BENCH)
+
+packages: ## build the Debian packages, the wheel and the source archive into build/packages
+	$(STAGE) setup tools/setup --packages
+	$(STAGE) build tools/build
+	$(STAGE) packages tools/package --built all
 
 lint: ## check the format of the C++ sources and the rules of the tree
 	$(STAGE) setup tools/setup --lint

@@ -39,6 +39,25 @@ if(LOCKSTEP_SANITIZE)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 
+# The launcher runs where this compiler's libstdc++ is not.
+set(_static_runtime OFF)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT LOCKSTEP_SANITIZE)
+  set(_static_runtime ON)
+endif()
+option(LOCKSTEP_STATIC_RUNTIME "Link libstdc++ into the launcher" ${_static_runtime})
+
+# Names of sources in the launcher's messages begin at the source folder, wherever that lies: the program is the
+# same, byte for byte (docs/packages.md). ccache shows the compiler paths from the build folder, hence the second.
+option(LOCKSTEP_REPRODUCIBLE "Keep the paths of this machine out of the launcher" OFF)
+function(lockstep_without_paths target)
+  if(LOCKSTEP_REPRODUCIBLE)
+    file(RELATIVE_PATH source "${CMAKE_BINARY_DIR}" "${PROJECT_SOURCE_DIR}")
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
+      "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${source}/=>")
+  endif()
+endfunction()
+
 # Small sources that share their headers are compiled about ten at a time: from nothing that takes a
 # third of the time; after an edit the batch is compiled again instead of the file. A source's batch
 # follows from its name, so that a new file does not move the others and clash far away.

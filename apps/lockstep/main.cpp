@@ -24,6 +24,7 @@
 #include "launch/stack_of_job.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
+#include "version_command.h"
 
 namespace {
 
@@ -45,7 +46,7 @@ constexpr std::array<lockstep::Entry, 13> kCommands{{
     {"snapshot", "list, inspect, verify, convert and compare snapshots and .pt files"},
     {"completion", "print the completions for bash, zsh or fish"},
     {"man", "print the manual page"},
-    {"version", "print the version"},
+    {"version", "print the version and what is built in; --json: for programs"},
 }};
 
 std::vector<lockstep::CommandManual> command_manuals() {
@@ -115,7 +116,7 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
     return 0;
   }
   if (command == "version" || command == "--version") {
-    std::puts("lockstep " LOCKSTEP_VERSION);
+    std::fputs(version_text(LOCKSTEP_VERSION, arguments).c_str(), stdout);
     return 0;
   }
   if (command == "help" || command == "--help" || command == "-h") {

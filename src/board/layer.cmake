@@ -76,3 +76,4 @@ target_compile_definitions(lockstep_board_page PRIVATE ${_macros})
 target_compile_options(lockstep_board_page PRIVATE "$<$<CONFIG:Release>:-O1>")
 target_link_libraries(lockstep_board_page PUBLIC lockstep_board
                       PRIVATE "${LOCKSTEP_HTTPLIB_LIBRARY}" lockstep_options)
+lockstep_without_paths(lockstep_board_page)

@@ -1,8 +1,10 @@
 #include "launch/parse_options.h"
 
+#include <unistd.h>
 #include <array>
+#include <cerrno>
 #include <cstdint>
-#include <random>
+#include <cstring>
 
 #include "launch/argument_parser.h"
 #include "launch/endpoint.h"
@@ -18,10 +20,10 @@ constexpr int kDefaultShutdownSeconds = 30;
 
 // A random (version 4) UUID, as torchrun gives to jobs without an id.
 std::string random_id() {
-  std::random_device random;
   std::array<std::uint8_t, 16> bytes;
-  for (std::uint8_t& byte : bytes) {
-    byte = static_cast<std::uint8_t>(random());
+  // Not std::random_device: that of g++ 12 needs a newer libc than all the rest of the launcher.
+  if (::getentropy(bytes.data(), bytes.size()) != 0) {
+    throw SystemError(concat("the system has no random numbers: ", std::strerror(errno)));
   }
   bytes[6] = static_cast<std::uint8_t>((bytes[6] & 0x0f) | 0x40);
   bytes[8] = static_cast<std::uint8_t>((bytes[8] & 0x3f) | 0x80);

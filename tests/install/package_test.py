@@ -99,7 +99,7 @@ def core_alone(package):
 def everything(package):
     """lockstep::lockstep is found, with the torch it was built with, and works."""
     package.install("core")
-    package.install("lockstep")
+    package.install("library")
 
     package.configure("consumer")
     output, libraries = package.build_and_run("consumer")

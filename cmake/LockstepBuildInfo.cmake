@@ -1,0 +1,37 @@
+# What `lockstep --version` says about this build, as headers that apps/lockstep/version_command.cpp includes.
+# The version itself stands in project() of the topmost CMakeLists.txt and nowhere else.
+function(lockstep_build_info target)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/build_info")
+  set(LOCKSTEP_WITH_BOARD 0)
+  if(TARGET lockstep_board_program)
+    set(LOCKSTEP_WITH_BOARD 1)
+  endif()
+  set(LOCKSTEP_WITH_ARROW 0)
+  if(TARGET lockstep_arrow)
+    set(LOCKSTEP_WITH_ARROW 1)
+  endif()
+  set(LOCKSTEP_WITH_MPI 0)
+  if(TARGET lockstep_mpi)
+    set(LOCKSTEP_WITH_MPI 1)
+  endif()
+  set(LOCKSTEP_WITH_CUDA 0)
+  set(LOCKSTEP_WITH_KERNELS 0)
+  set(torch "")
+  if(LOCKSTEP_TORCH)
+    set(torch "${LOCKSTEP_TORCH_VERSION}")
+    if(LOCKSTEP_CUDA)
+      set(LOCKSTEP_WITH_CUDA 1)
+      if(LOCKSTEP_KERNELS)
+        set(LOCKSTEP_WITH_KERNELS 1)
+      endif()
+    endif()
+  endif()
+  configure_file(lockstep/build_features.h.in "${folder}/build_features.h" @ONLY)
+  # At every build, because a commit is made without configuring anew.
+  add_custom_target(lockstep_commit BYPRODUCTS "${folder}/build_commit.h"
+    COMMAND "${CMAKE_COMMAND}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+            "-DOUTPUT=${folder}/build_commit.h" -P "${PROJECT_SOURCE_DIR}/cmake/WriteCommit.cmake"
+    VERBATIM)
+  add_dependencies(${target} lockstep_commit)
+  target_include_directories(${target} PRIVATE "${folder}")
+endfunction()
