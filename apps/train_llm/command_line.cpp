@@ -1,12 +1,8 @@
 #include "command_line.h"
 
-#include <fstream>
-#include <map>
-#include <optional>
-#include <utility>
-
 #include "lockstep/error.h"
 #include "lockstep/tracker.h"
+#include "program_options/option_words.h"
 
 namespace train_llm {
 namespace {
@@ -14,14 +10,7 @@ namespace {
 using lockstep::concat;
 using lockstep::InvalidArgument;
 
-using Values = std::map<std::string, nlohmann::json, std::less<>>;  // by the option's name
-
-struct Given {
-  Values values;
-  std::string config_file;
-  std::vector<std::string> positionals;
-  bool help = false;
-};
+using program_options::Values;
 
 // Learned by trying: see docs/train_llm.md.
 const Values& embedded_defaults() {
@@ -51,140 +40,6 @@ const Values& embedded_defaults() {
                                 {"eval-fraction", 0.02},
                                 {"eval-freq", 800}};
   return values;
-}
-
-std::string without_dashes(std::string_view word) {
-  return std::string(word.substr(word.starts_with("--") ? 2 : 1));
-}
-
-[[noreturn]] void refuse_unknown(const std::string& what, std::string_view name, Command command) {
-  const std::string nearest = nearest_name(name, command);
-  throw InvalidArgument(concat("there is no ", what,
-                               nearest.empty() ? "" : concat("; did you mean ", nearest, "?"),
-                               " (see --help)"));
-}
-
-// By its whole name, or as much of it as tells it apart.
-const OptionSpec& long_option(const std::string& name, Command command) {
-  if (const OptionSpec* option = find_option(name, command)) return *option;
-  std::string prefix = name;
-  for (char& letter : prefix) letter = letter == '_' ? '-' : letter;
-  const OptionSpec* found = nullptr;
-  for (const OptionSpec& option : all_options()) {
-    if (!option.is_known_to(command) || !option.name.starts_with(prefix)) continue;
-    if (found != nullptr) {
-      throw InvalidArgument(concat("--", name, " can mean --", found->name, " or --", option.name));
-    }
-    found = &option;
-  }
-  if (found == nullptr) refuse_unknown(concat("option --", name), name, command);
-  return *found;
-}
-
-/// Goes through the words of a command line.
-class Words {
- public:
-  explicit Words(const std::vector<std::string>& words) : words_(words) {}
-
-  bool done() const { return next_ == words_.size(); }
-  const std::string& take() { return words_[next_++]; }
-
-  /// The value of an option: what followed '=' in its own word, or the next word.
-  std::string value(const std::string& option, const std::optional<std::string>& attached,
-                    std::string_view what) {
-    if (attached) return *attached;
-    if (done()) throw InvalidArgument(concat(option, " needs a value: ", what));
-    return take();
-  }
-
- private:
-  const std::vector<std::string>& words_;
-  std::size_t next_ = 0;
-};
-
-void take_option(const OptionSpec& option, const std::string& spelled,
-                 const std::optional<std::string>& attached, Words& words, Given& given) {
-  const std::string name(option.name);
-  if (option.is_switch()) {
-    given.values[name] =
-        attached ? checked_value(option, spelled, *attached) : nlohmann::json(true);
-    return;
-  }
-  given.values[name] = checked_value(option, spelled, words.value(spelled, attached, option.value));
-}
-
-void take_long(const std::string& word, Command command, Words& words, Given& given) {
-  const std::size_t equals = word.find('=');
-  const std::string name = without_dashes(word.substr(0, equals));
-  std::optional<std::string> attached;
-  if (equals != std::string::npos) attached = word.substr(equals + 1);
-  if (name == "help") {
-    given.help = true;
-  } else if (name == "config") {
-    given.config_file = words.value("--config", attached, "FILE");
-  } else {
-    const OptionSpec& option = long_option(name, command);
-    take_option(option, concat("--", option.name), attached, words, given);
-  }
-}
-
-// "-b 8", "-b8" and "-b=8".
-void take_short(const std::string& word, Command command, Words& words, Given& given) {
-  if (word == "-h") {
-    given.help = true;
-    return;
-  }
-  for (const OptionSpec& option : all_options()) {
-    if (option.letter == 0 || option.letter != word[1] || !option.is_known_to(command)) continue;
-    std::optional<std::string> attached;
-    if (word.size() > 2) attached = word.substr(word[2] == '=' ? 3 : 2);
-    return take_option(option, word.substr(0, 2), attached, words, given);
-  }
-  refuse_unknown(concat("option ", word), without_dashes(word), command);
-}
-
-Given read_words(const std::vector<std::string>& arguments, Command command) {
-  Given given;
-  Words words(arguments);
-  while (!words.done()) {
-    const std::string word = words.take();
-    if (word.starts_with("--") && word.size() > 2) {
-      take_long(word, command, words, given);
-    } else if (word.starts_with("-") && word.size() > 1) {
-      take_short(word, command, words, given);
-    } else {
-      given.positionals.push_back(word);
-    }
-  }
-  return given;
-}
-
-Values read_config(const std::string& path, Command command) {
-  std::ifstream file(path);
-  if (!file) lockstep::throw_errno(concat("--config: cannot open ", path));
-  nlohmann::json content;
-  try {
-    content = nlohmann::json::parse(file);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw InvalidArgument(
-        concat("--config: ", path, " is no JSON: ", lockstep::first_line(error.what())));
-  }
-  if (!content.is_object()) {
-    throw InvalidArgument(concat("--config: ", path, " holds no JSON object {\"lr\": ...}"));
-  }
-  Values values;
-  for (const auto& [key, value] : content.items()) {
-    const OptionSpec* option = find_option(key, command);
-    if (option == nullptr)
-      refuse_unknown(concat("option '", key, "', which ", path, " sets"), key, command);
-    values[std::string(option->name)] =
-        checked_value(*option, concat(path, ": ", option->name), value);
-  }
-  return values;
-}
-
-void apply(Options& options, const Values& values, Command command) {
-  for (const auto& [name, value] : values) set_option(options, *find_option(name, command), value);
 }
 
 void check_target(Invocation& invocation, const std::vector<std::string>& positionals) {
@@ -241,12 +96,15 @@ Invocation parse_command_line(const std::vector<std::string>& arguments) {
     if (rest[0] == "export") invocation.command = Command::export_model;
     rest.erase(rest.begin());
   }
-  const Given given = read_words(rest, invocation.command);
+  const auto command = static_cast<unsigned>(invocation.command);
+  const auto given = program_options::read_words(rest, all_options(), command);
   invocation.help = given.help;
   if (given.help) return invocation;
   check_target(invocation, given.positionals);
   Values config;
-  if (!given.config_file.empty()) config = read_config(given.config_file, invocation.command);
+  if (!given.config_file.empty()) {
+    config = program_options::read_config(given.config_file, all_options(), command);
+  }
 
   const auto names = [&](std::string_view option) {
     return given.values.contains(option) ||
@@ -254,27 +112,26 @@ Invocation parse_command_line(const std::vector<std::string>& arguments) {
   };
   invocation.embedded = invocation.command == Command::train && !names("dataset-name") &&
                         !names("model-name") && !names("model");
-  if (invocation.embedded) apply(invocation.options, embedded_defaults(), invocation.command);
-  apply(invocation.options, config, invocation.command);
-  apply(invocation.options, given.values, invocation.command);
+  const auto set = [&](const Values& values) {
+    program_options::apply(invocation.options, values, all_options(), command);
+  };
+  if (invocation.embedded) set(embedded_defaults());
+  set(config);
+  set(given.values);
   check(invocation.options, invocation.command);
   return invocation;
 }
 
 Options read_stored_options(const std::string& path) {
+  const auto command = static_cast<unsigned>(Command::train);
   Options options;
-  apply(options, read_config(path, Command::train), Command::train);
+  program_options::apply(options, program_options::read_config(path, all_options(), command),
+                         all_options(), command);
   return options;
 }
 
 nlohmann::ordered_json effective_config(const Options& options) {
-  nlohmann::ordered_json config;
-  for (const OptionSpec& option : all_options()) {
-    if (option.is_known_to(Command::train)) {
-      config[std::string(option.name)] = get_option(options, option);
-    }
-  }
-  return config;
+  return program_options::all_values(options, all_options(), static_cast<unsigned>(Command::train));
 }
 
 }  // namespace train_llm

@@ -1,17 +1,14 @@
 #include "option_table.h"
 
-#include <algorithm>
 #include <array>
-#include <numeric>
-#include <vector>
 
 namespace train_llm {
 namespace {
 
 using O = Options;
-constexpr unsigned kTrain = OptionSpec::kTrain;
-constexpr unsigned kGenerate = OptionSpec::kGenerate;
-constexpr unsigned kExport = OptionSpec::kExport;
+constexpr unsigned kTrain = static_cast<unsigned>(Command::train);
+constexpr unsigned kGenerate = static_cast<unsigned>(Command::generate);
+constexpr unsigned kExport = static_cast<unsigned>(Command::export_model);
 
 // clang-format off
 const auto kOptions = std::to_array<OptionSpec>({
@@ -168,66 +165,10 @@ const auto kOptions = std::to_array<OptionSpec>({
 });
 // clang-format on
 
-std::string with_dashes(std::string_view name) {
-  std::string text(name);
-  std::ranges::replace(text, '_', '-');
-  return text;
-}
-
-// How many letters must be added, dropped or replaced to make one of the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
-
-bool OptionSpec::is_known_to(Command command) const {
-  switch (command) {
-    case Command::train:
-      return (commands & kTrain) != 0;
-    case Command::generate:
-      return (commands & kGenerate) != 0;
-    case Command::export_model:
-      return (commands & kExport) != 0;
-  }
-  return false;
-}
 
 std::span<const OptionSpec> all_options() {
   return kOptions;
-}
-
-const OptionSpec* find_option(std::string_view name, Command command) {
-  const std::string wanted = with_dashes(name);
-  for (const OptionSpec& option : kOptions) {
-    if (option.name == wanted && option.is_known_to(command)) return &option;
-  }
-  return nullptr;
-}
-
-std::string nearest_name(std::string_view name, Command command) {
-  const std::string wanted = with_dashes(name);
-  std::string best;
-  std::size_t least = wanted.size() / 3 + 2;  // further away than this it is a guess
-  for (const OptionSpec& option : kOptions) {
-    if (!option.is_known_to(command)) continue;
-    const std::size_t distance = edit_distance(wanted, option.name);
-    if (distance < least) {
-      least = distance;
-      best = option.name;
-    }
-  }
-  return best;
 }
 
 }  // namespace train_llm

@@ -19,13 +19,12 @@
 #include "exact_match.h"
 #include "flat_checkpoint.h"
 #include "flat_files.h"
-#include "lockstep/environment.h"
 #include "lockstep/error.h"
 #include "lockstep/loader.h"
 #include "lockstep/progress.h"
-#include "lockstep/rank0_first.h"
 #include "lockstep/trainer.h"
 #include "model_setup.h"
+#include "program_ranks/program_ranks.h"
 #include "recipe.h"
 #include "run_directory.h"
 #include "step_log.h"
@@ -39,10 +38,6 @@ using lockstep::InvalidArgument;
 using lockstep::World;
 using Data = lockstep::Loader<lockstep::TokenDataset>;
 
-/// Another rank has failed and says why.
-struct SaidElsewhere {};
-constexpr int kBadArguments = 2;  // what InvalidArgument ends rank 0 with
-
 /// One rank's part of a run: everything that fit() needs, made in the order of the members.
 class Run {
  public:
@@ -52,7 +47,6 @@ class Run {
  private:
   void decide_place();
   void prepare();
-  [[noreturn]] void leave_it_to_rank_0();
   void check_vocabulary() const;
   Data make_loader(const std::shared_ptr<const lockstep::TokenDataset>& blocks,
                    bool training) const;
@@ -85,39 +79,14 @@ class AtStart : public lockstep::Callback {
   std::function<void()> call_;
 };
 
-World make_world(const Options& options) {
-  lockstep::InitOptions init{.backend = options.backend, .device = options.device};
-  const auto launched = lockstep::detect_environment(lockstep::Environment::of_process());
-  if (!launched) {  // a process alone needs no launcher
-    init.store = lockstep::Store::tcp({.serve = true});
-    init.rank = 0;
-    init.world_size = 1;
-  }
-  return lockstep::init(init);
-}
-
 Run::Run(const Invocation& invocation)
     : options_(invocation.options),
       embedded_(options_.dataset_name.empty()),
-      world_(make_world(options_)),
+      world_(program_ranks::make_world(options_.backend, options_.device)),
       directory_(RunDirectory::chosen(options_)) {
   decide_place();
-  // Rank 0 first: it makes the cache that the others read, and what is wrong with files is said
-  // once.
-  try {
-    lockstep::rank0_first(world_, [this] { prepare(); });
-  } catch (const lockstep::RemoteError&) {
-    leave_it_to_rank_0();
-  }
-}
-
-// Rank 0 says what is wrong. A rank that ended before it would be taken for the one that failed.
-void Run::leave_it_to_rank_0() {
-  try {
-    world_.barrier();
-  } catch (const lockstep::Error&) {  // it has gone
-  }
-  throw SaidElsewhere();
+  // Rank 0 first: it makes the cache that the others read.
+  program_ranks::prepare_on_ranks(world_, [this] { prepare(); });
 }
 
 // Rank 0 looks, so that all ranks do the same.
@@ -379,8 +348,8 @@ bool is_out_of_memory(const std::exception& error) {
 int train(const Invocation& invocation) {
   try {
     return Run(invocation).train();
-  } catch (const SaidElsewhere&) {
-    return kBadArguments;
+  } catch (const program_ranks::SaidElsewhere&) {
+    return program_ranks::kBadArguments;
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     const Options& options = invocation.options;

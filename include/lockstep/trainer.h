@@ -2,8 +2,10 @@
 
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -114,11 +116,16 @@ class TypedTask : public TrainingTask {
   std::vector<typename Data::Batch> batches_;  // of the step under way
 };
 
+using Conclude = std::function<std::map<std::string, double>(ProcessGroup&)>;
+
 template <typename M, typename Data, typename Metrics>
 class TypedEvaluation : public EvaluationTask {
  public:
-  TypedEvaluation(std::shared_ptr<M> module, Data& data, Metrics metrics)
-      : module_(std::move(module)), data_(data), metrics_(std::move(metrics)) {}
+  TypedEvaluation(std::shared_ptr<M> module, Data& data, Metrics metrics, Conclude conclude)
+      : module_(std::move(module)),
+        data_(data),
+        metrics_(std::move(metrics)),
+        conclude_(std::move(conclude)) {}
 
   LoaderBase& data() override { return data_; }
   void set_input(c10::Device device, std::optional<at::ScalarType> type) override {
@@ -137,11 +144,15 @@ class TypedEvaluation : public EvaluationTask {
     ModelView<M> view(module_, /*ddp=*/nullptr, input_type_);
     return as_metrics(metrics_(view, *current_->batch), static_cast<double>(current_->samples()));
   }
+  std::map<std::string, double> conclude(ProcessGroup& group) override {
+    return conclude_ ? conclude_(group) : std::map<std::string, double>();
+  }
 
  private:
   std::shared_ptr<M> module_;
   Data& data_;
   Metrics metrics_;
+  Conclude conclude_;
   c10::Device device_ = c10::Device(c10::kCPU);
   std::optional<at::ScalarType> input_type_;
   std::optional<Delivered<typename Data::Batch>> current_;
@@ -156,9 +167,16 @@ template <typename Data, typename Metrics>
 struct Evaluation {
   Data& data;
   Metrics metrics;
+  /// For what is no mean over the data, such as BLEU or a rank correlation: called on every rank
+  /// after its last batch, it gathers what `metrics` has kept over the group and returns more
+  /// metrics, the same on every rank. When ranks are lost meanwhile the evaluation is done again
+  /// from the first batch, so a sample can come twice.
+  std::function<std::map<std::string, double>(ProcessGroup&)> conclude = {};
 };
 template <typename Data, typename Metrics>
 Evaluation(Data&, Metrics) -> Evaluation<Data, Metrics>;
+template <typename Data, typename Metrics, typename Function>
+Evaluation(Data&, Metrics, Function) -> Evaluation<Data, Metrics>;
 
 /// Trains a model on all ranks of a job, from the first step to the last, through stops and
 /// restarts.
@@ -204,7 +222,8 @@ class Trainer {
                   const Evaluation<EvaluationData, Metrics>& evaluation) {
     auto module = detail::module_pointer(model);
     detail::TypedTask task(module, data, std::move(loss));
-    detail::TypedEvaluation evaluation_task(module, evaluation.data, evaluation.metrics);
+    detail::TypedEvaluation evaluation_task(module, evaluation.data, evaluation.metrics,
+                                            evaluation.conclude);
     return run(task, &evaluation_task);
   }
 

@@ -13,6 +13,7 @@
 
 #include "lockstep/ddp.h"
 #include "lockstep/loader.h"
+#include "lockstep/process_group.h"
 
 namespace lockstep {
 
@@ -123,6 +124,11 @@ class EvaluationTask {
   virtual std::optional<BatchAddress> fetch() = 0;
   /// Of the batch that was fetched.
   virtual MetricSums metrics() = 0;
+  /// After the last batch, on every rank: what is no mean, the same on all of them.
+  virtual std::map<std::string, double> conclude(ProcessGroup& group) {
+    (void)group;
+    return {};
+  }
 };
 
 }  // namespace lockstep

@@ -102,6 +102,7 @@ std::map<std::string, double> evaluate(World& world, torch::nn::Module& module,
     const double count = totals[2 * i + 1];
     means[names[i]] = count == 0 ? std::numeric_limits<double>::quiet_NaN() : totals[2 * i] / count;
   }
+  for (const auto& [name, value] : task.conclude(world.group())) means[name] = value;
   return means;
 }
 

@@ -136,6 +136,26 @@ TEST(Trainer, callbacks_hear_of_everything_in_order) {
   EXPECT_TRUE(recorder->reports[1].loss);
 }
 
+TEST(Trainer, an_evaluation_concludes_with_what_is_no_mean) {
+  auto model = new_model();
+  Loader data(Line{16}, {.batch_size = 8}), held_out(Line{5}, {.batch_size = 2});
+  std::int64_t seen = 0;
+  const auto metrics = [&](auto& model, const auto& batch) {
+    seen += batch.first.size(0);
+    return kSquaredError(model, batch);
+  };
+  const auto conclude = [&](ProcessGroup& group) {
+    double all = 0;
+    for (const auto& count : group.all_gather_json(seen)) all += count.template get<double>();
+    return std::map<std::string, double>{{"samples", all}};
+  };
+  const TrainResult result =
+      Trainer(quiet({.epochs = 1}))
+          .fit(model, data, kSquaredError, Evaluation{held_out, metrics, conclude});
+  EXPECT_EQ(result.evaluation.at("eval/samples"), 5);
+  EXPECT_TRUE(result.evaluation.contains("eval/loss"));
+}
+
 TEST(Trainer, a_finished_run_is_not_repeated_and_a_longer_one_goes_on) {
   const TemporaryFolder folder;
   const auto train = [&](std::int64_t steps) {

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "lockstep/error.h"
-#include "option_table.h"
+#include "program_options/option_spec.h"
 
-namespace train_llm {
+namespace program_options {
 namespace {
 
 using lockstep::concat;
@@ -21,7 +21,7 @@ bool parse_all(const std::string& word, Number& number) {
 }
 
 bool is_whole(const OptionSpec& option) {
-  return std::holds_alternative<std::int64_t Options::*>(option.field);
+  return option.field.kind() == OptionField::Kind::whole;
 }
 
 std::string bound(double value) {
@@ -68,6 +68,23 @@ nlohmann::json among_choices(const OptionSpec& option, const std::string& source
   throw InvalidArgument(concat(source, " is \"", word, "\"; it must be one of ", list));
 }
 
+// Calls `use` with the member as what it is.
+template <typename Use>
+auto with_member(const void* options, const OptionSpec& option, const Use& use) {
+  void* member = const_cast<void*>(option.field.in(options));
+  switch (option.field.kind()) {
+    case OptionField::Kind::text:
+      return use(*static_cast<std::string*>(member));
+    case OptionField::Kind::whole:
+      return use(*static_cast<std::int64_t*>(member));
+    case OptionField::Kind::number:
+      return use(*static_cast<double*>(member));
+    case OptionField::Kind::toggle:
+      break;
+  }
+  return use(*static_cast<bool*>(member));
+}
+
 }  // namespace
 
 nlohmann::json checked_value(const OptionSpec& option, const std::string& source,
@@ -78,7 +95,7 @@ nlohmann::json checked_value(const OptionSpec& option, const std::string& source
     if (!parse_all(word, number)) refuse(option, source, given);
     return in_range(option, source, number, given);
   }
-  if (std::holds_alternative<double Options::*>(option.field)) {
+  if (option.field.kind() == OptionField::Kind::number) {
     double number = 0;
     if (!parse_all(word, number)) refuse(option, source, given);
     return in_range(option, source, number, given);
@@ -96,7 +113,7 @@ nlohmann::json checked_value(const OptionSpec& option, const std::string& source
     if (value.is_boolean()) return value;
     throw InvalidArgument(concat(source, " is ", value.dump(), "; it must be true or false"));
   }
-  if (std::holds_alternative<std::string Options::*>(option.field)) {
+  if (option.field.kind() == OptionField::Kind::text) {
     if (value.is_string()) return among_choices(option, source, value.get<std::string>());
     throw InvalidArgument(concat(source, " is ", value.dump(), "; it must be a string"));
   }
@@ -106,12 +123,12 @@ nlohmann::json checked_value(const OptionSpec& option, const std::string& source
   return in_range(option, source, value, value.dump());
 }
 
-void set_option(Options& options, const OptionSpec& option, const nlohmann::json& value) {
-  std::visit([&](auto field) { value.get_to(options.*field); }, option.field);
+void set_field(void* options, const OptionSpec& option, const nlohmann::json& value) {
+  with_member(options, option, [&](auto& member) { value.get_to(member); });
 }
 
-nlohmann::json get_option(const Options& options, const OptionSpec& option) {
-  return std::visit([&](auto field) -> nlohmann::json { return options.*field; }, option.field);
+nlohmann::json get_field(const void* options, const OptionSpec& option) {
+  return with_member(options, option, [](const auto& member) -> nlohmann::json { return member; });
 }
 
-}  // namespace train_llm
+}  // namespace program_options
