@@ -25,6 +25,10 @@ def metrics():
             for size, words in SIZES.items():
                 yield Metric(f"{ranks}_{name}_{size}", f"{ranks} ranks, {name} of {words}", "us",
                              ratio_goal=GOALS.get((ranks, name, size)))
+        for name, what in (("ping_pong", "a message to another rank and one back"),
+                           ("to_next", "a message from each rank to the next")):
+            for size, words in SIZES.items():
+                yield Metric(f"{ranks}_{name}_{size}", f"{ranks} ranks, {what}, {words}", "us")
         yield Metric(f"{ranks}_barrier", f"{ranks} ranks, barrier", "us")
 
 

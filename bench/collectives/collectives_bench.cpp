@@ -45,6 +45,22 @@ std::vector<Case> make_cases(ProcessGroup& owner) {
     add("broadcast", [data](ProcessGroup& group) { group.broadcast(data); });
     const at::Tensor gathered = torch::empty({bytes / 4 * ranks});
     add("all_gather", [=](ProcessGroup& group) { group.all_gather_into_tensor(gathered, data); });
+    // The first rank and the last, which are on different machines where there are several, and
+    // all ranks in a ring.
+    const at::Tensor received = torch::empty({bytes / 4});
+    add("ping_pong", [=](ProcessGroup& group) {
+      const int rank = group.rank(), last = group.size() - 1;
+      if (rank == 0) group.send(data, {.peer = last});
+      if (rank == 0) group.recv(received, {.peer = last});
+      if (rank == last) group.recv(received, {.peer = 0});
+      if (rank == last) group.send(data, {.peer = 0});
+    });
+    add("to_next", [=](ProcessGroup& group) {
+      const int rank = group.rank(), ranks = group.size();
+      lockstep::Work sent = group.isend(data, {.peer = (rank + 1) % ranks});
+      group.recv(received, {.peer = (rank + ranks - 1) % ranks});
+      sent.wait();
+    });
   }
   cases.push_back({"barrier", 0, [](ProcessGroup& group) { group.barrier(); }});
   return cases;

@@ -51,6 +51,12 @@ void GroupTeam::set_timeout(std::chrono::milliseconds timeout) {
 
 void GroupTeam::poison() {
   if (here_) here_->poison();
+  if (mail_) mail_->leave();
+}
+
+bool GroupTeam::has_mail_with(int peer) const {
+  return mail_ && peer != rank() && peer >= 0 && peer < size() &&
+         options_.layout.machine_of[static_cast<std::size_t>(peer)] == machine();
 }
 
 GroupTeam::WorkPtr GroupTeam::send(const void* data, std::size_t bytes, int peer, int tag) {

@@ -4,12 +4,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/rank_layout.h"
+#include "shm/mail.h"
 #include "shm/team.h"
 
 namespace lockstep {
@@ -60,6 +62,17 @@ class GroupTeam {
   void scatter(const std::vector<const void*>& inputs, Bytes output, int root);
   void all_to_all(const std::vector<ConstBytes>& inputs, const std::vector<Bytes>& outputs);
 
+  /// Messages between two ranks of this machine; null where there are none of them. Thread-safe,
+  /// and in no order with the calls above.
+  ShmMail* mail() const { return mail_.get(); }
+  void set_mail(std::unique_ptr<ShmMail> mail) { mail_ = std::move(mail); }
+  /// Whether messages between this rank and `peer`, another one, go through memory.
+  bool has_mail_with(int peer) const;
+  /// Its number among the ranks of its machine.
+  int place_of(int peer) const { return options_.layout.place(peer); }
+  /// The group's rank that has this number on this rank's machine.
+  int rank_at(int place) const { return options_.layout.leader(machine()) + place; }
+
   void set_busy_core(bool busy);
   void set_timeout(std::chrono::milliseconds timeout);
   void poison();
@@ -98,6 +111,7 @@ class GroupTeam {
 
   Options options_;
   std::unique_ptr<ShmTeam> here_;
+  std::unique_ptr<ShmMail> mail_;
   std::deque<std::vector<std::byte>> scratch_;
 };
 

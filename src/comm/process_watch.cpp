@@ -36,4 +36,9 @@ bool ProcessWatch::any_ended() const {
   return poll(polled.data(), polled.size(), 0) > 0;
 }
 
+bool ProcessWatch::has_ended(std::size_t index) const {
+  pollfd polled{.fd = descriptors_[index].get(), .events = POLLIN, .revents = 0};
+  return poll(&polled, 1, 0) > 0;
+}
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "comm/peers.h"
@@ -15,6 +16,8 @@ class ProcessWatch {
   explicit ProcessWatch(const std::vector<PeerIdentity>& processes);
 
   bool any_ended() const;
+  /// That of number `index`, in the order of the constructor's.
+  bool has_ended(std::size_t index) const;
 
  private:
   std::vector<UniqueFd> descriptors_;

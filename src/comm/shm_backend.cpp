@@ -9,6 +9,7 @@
 #include "comm/guarded_backend.h"
 #include "comm/messages.h"
 #include "comm/shm_formation.h"
+#include "comm/shm_message.h"
 #include "comm/shm_tensors.h"
 #include "lockstep/error.h"
 
@@ -80,11 +81,16 @@ std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists
 
 }  // namespace
 
-ShmBackend::ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo)
-    : Backend(team->rank(), team->size()), team_(std::move(team)), gloo_(std::move(gloo)) {}
+ShmBackend::ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo,
+                       std::chrono::milliseconds timeout)
+    : Backend(team->rank(), team->size()),
+      team_(std::move(team)),
+      gloo_(std::move(gloo)),
+      timeout_(timeout) {}
 
 void ShmBackend::setTimeout(std::chrono::milliseconds timeout) {
   gloo_->setTimeout(timeout);
+  timeout_ = timeout;
   queue_.run_here([&] { team_->set_timeout(timeout); });
 }
 
@@ -243,12 +249,34 @@ ShmWorkPtr ShmBackend::barrier(const c10d::BarrierOptions& options) {
              [](GroupTeam& team) { team.barrier(); });
 }
 
+ShmWorkPtr ShmBackend::send(Tensors& tensors, int peer, int tag) {
+  if (!team_->has_mail_with(peer)) return gloo_->send(tensors, peer, tag);
+  return shm_message::send(team_, tensors, {.peer = peer, .tag = tag, .timeout = timeout_});
+}
+
+ShmWorkPtr ShmBackend::recv(Tensors& tensors, int peer, int tag) {
+  if (!team_->has_mail_with(peer)) return gloo_->recv(tensors, peer, tag);
+  return shm_message::receive(team_, tensors, {.peer = peer, .tag = tag, .timeout = timeout_});
+}
+
+ShmWorkPtr ShmBackend::recvAnysource(Tensors& tensors, int tag) {
+  if (!team_->one_machine()) {
+    throw InvalidArgument(
+        "recv: from any rank it cannot be had on backend hybrid, where messages come by two ways; "
+        "name the sender, or use a group with NewGroupOptions::backend = \"gloo\"");
+  }
+  return shm_message::receive(team_, tensors,
+                              {.peer = ShmMail::kAnyone, .tag = tag, .timeout = timeout_});
+}
+
 void attach_team(GroupImpl& group) {
   for (const std::string asked : {"shm", "hybrid", "auto"}) {
     const auto at = group.backend.find(asked);
     if (at == std::string::npos) continue;
-    const ShmUse use{
-        .what = "its collectives go", .insisted = asked != "auto", .tag = kBackendTeamTag};
+    const ShmUse use{.what = "its collectives go",
+                     .insisted = asked != "auto",
+                     .tag = kBackendTeamTag,
+                     .mail = true};
     std::string name = "gloo";
     if (asked == "auto" && !fit_for_team(group)) {
       group.backend.replace(at, asked.size(), name);
@@ -257,7 +285,7 @@ void attach_team(GroupImpl& group) {
     if (auto team = form_group_team(group, group.gloo, kShmFormationTag, use)) {
       const std::shared_ptr<GroupTeam> shared = std::move(team);
       group.shm->also_poison(shared);
-      const auto backend = c10::make_intrusive<ShmBackend>(shared, group.gloo);
+      const auto backend = c10::make_intrusive<ShmBackend>(shared, group.gloo, group.timeout);
       name = backend->getBackendName();
       group.group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                               c10::make_intrusive<GuardedBackend>(backend, group.guard));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,15 +21,16 @@ namespace lockstep {
 /// Operations run in the order in which they were called: those that the caller waits for at once
 /// (asyncOp = false) on its own thread, the others on one thread of the backend, so that several
 /// can be in flight. Reductions are in rank order whatever the sizes (docs/determinism.md). Tensors
-/// that are not contiguous are copied. Messages between two ranks, and sparse tensors, go over
-/// Gloo; so does, between several machines, what has to reach each of them in any case (gather,
-/// scatter, all-to-all).
+/// that are not contiguous are copied. Messages between two ranks of a machine go through memory,
+/// too, independently of all that. Sparse tensors go over Gloo, as do messages to other machines
+/// and what has to reach each of them in any case (gather, scatter, all-to-all).
 class ShmBackend : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo);
+  ShmBackend(std::shared_ptr<GroupTeam> team, c10::intrusive_ptr<c10d::Backend> gloo,
+             std::chrono::milliseconds timeout);
 
   const std::string getBackendName() const override {
     return team_->one_machine() ? "shm" : "hybrid";
@@ -70,15 +73,9 @@ class ShmBackend : public c10d::Backend {
                    const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
-  WorkPtr send(Tensors& tensors, int peer, int tag) override {
-    return gloo_->send(tensors, peer, tag);
-  }
-  WorkPtr recv(Tensors& tensors, int peer, int tag) override {
-    return gloo_->recv(tensors, peer, tag);
-  }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    return gloo_->recvAnysource(tensors, tag);
-  }
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
   using Body = std::function<void(GroupTeam&)>;
@@ -92,6 +89,7 @@ class ShmBackend : public c10d::Backend {
 
   std::shared_ptr<GroupTeam> team_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // of messages
   uint64_t sequence_ = 0;
   SerialQueue queue_;
 };

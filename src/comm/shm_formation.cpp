@@ -35,25 +35,41 @@ std::shared_ptr<ProcessWatch> watch_others(const GroupImpl& group, const std::ve
 
 struct LocalTeam {
   std::unique_ptr<ShmTeam> team;
+  std::unique_ptr<ShmMail> mail;
   std::string refusal;  // empty: agreed. The first rank of a machine knows it
 };
 
-LocalTeam form_local_team(const GroupImpl& group, const Circle& here, bool one_machine) {
+struct LocalNeeds {
+  bool one_machine = false;
+  bool mail = false;
+};
+
+LocalTeam form_local_team(const GroupImpl& group, const Circle& here, const LocalNeeds& needs) {
   std::shared_ptr<ProcessWatch> watch;
-  AgreedSegment agreed = agree_on_segment(here, ShmTeam::bytes_needed(here.size()),
+  // The mail is behind the team, at the beginning of a cache line.
+  const std::size_t team_bytes = (ShmTeam::bytes_needed(here.size()) + 63) / 64 * 64;
+  const std::size_t mail_bytes = needs.mail ? ShmMail::bytes_needed(here.size()) : 0;
+  AgreedSegment agreed = agree_on_segment(here, team_bytes + mail_bytes,
                                           ShmTeam::own_range(here.place(), here.size()), [&] {
                                             check_willing(here.ranks);
                                             watch = watch_others(group, here.ranks);
                                           });
-  LocalTeam local{.team = nullptr, .refusal = agreed.refusal};
+  LocalTeam local{.team = nullptr, .mail = nullptr, .refusal = agreed.refusal};
   if (!agreed.segment || !watch) return local;
+  const auto segment = std::make_shared<const SharedSegment>(std::move(*agreed.segment));
   local.team = std::make_unique<ShmTeam>(
-      std::make_shared<const SharedSegment>(std::move(*agreed.segment)),
-      ShmTeam::Options{.rank = here.place(),
-                       .size = here.size(),
-                       .timeout = group.timeout,
-                       .peer_ended = [watch] { return watch->any_ended(); },
-                       .blocks = one_machine ? group.blocks : nullptr});
+      segment, ShmTeam::Options{.rank = here.place(),
+                                .size = here.size(),
+                                .timeout = group.timeout,
+                                .peer_ended = [watch] { return watch->any_ended(); },
+                                .blocks = needs.one_machine ? group.blocks : nullptr});
+  if (!needs.mail) return local;
+  const auto ended = [watch, me = here.place()](int peer) {
+    return peer != me && watch->has_ended(static_cast<std::size_t>(peer < me ? peer : peer - 1));
+  };
+  local.mail = std::make_unique<ShmMail>(
+      segment, team_bytes,
+      ShmMail::Options{.rank = here.place(), .size = here.size(), .peer_ended = ended});
   return local;
 }
 
@@ -107,7 +123,8 @@ std::unique_ptr<GroupTeam> form_group_team(const GroupImpl& group,
   for (const int rank : here.ranks) here.names.push_back(group.global_ranks[rank]);
   LocalTeam local;
   if (here.ranks.size() > 1 || layout.machine_count() == 1) {
-    local = form_local_team(group, here, layout.machine_count() == 1);
+    local = form_local_team(group, here,
+                            {.one_machine = layout.machine_count() == 1, .mail = use.mail});
   } else {
     try {
       check_willing(here.ranks);
@@ -127,14 +144,20 @@ std::unique_ptr<GroupTeam> form_group_team(const GroupImpl& group,
     say_refusal(group, use, refusal);
     return nullptr;
   }
-  if (layout.machine_count() == 1) return std::make_unique<GroupTeam>(std::move(local.team));
+  std::unique_ptr<GroupTeam> team;
   const auto close = [sockets = group.sockets] {
     if (sockets) sockets->shut_down();
   };
-  return std::make_unique<GroupTeam>(
-      GroupTeam::Options{
-          .rank = group.rank, .layout = layout, .gloo = gloo, .tag = use.tag, .close = close},
-      std::move(local.team));
+  if (layout.machine_count() == 1) {
+    team = std::make_unique<GroupTeam>(std::move(local.team));
+  } else {
+    team = std::make_unique<GroupTeam>(
+        GroupTeam::Options{
+            .rank = group.rank, .layout = layout, .gloo = gloo, .tag = use.tag, .close = close},
+        std::move(local.team));
+  }
+  team->set_mail(std::move(local.mail));
+  return team;
 }
 
 }  // namespace lockstep

@@ -25,6 +25,7 @@ struct ShmUse {
   const char* what = "reductions go";  // over TCP otherwise
   bool insisted = false;      // a refusal is told even if it is somebody's wish or the job's nature
   int tag = kOrderedTeamTag;  // of messages between machines, and the one after it
+  bool mail = false;          // messages between two ranks, too
 };
 
 /// Lets the ranks of a group work together through shared memory, on each of its machines, or finds

@@ -9,7 +9,6 @@
 #include "shm/reduce.h"
 
 namespace lockstep::shm_operation {
-namespace {
 
 void check_here(const char* operation, const at::Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument(concat(operation, ": a tensor is undefined"));
@@ -18,6 +17,12 @@ void check_here(const char* operation, const at::Tensor& tensor) {
                                  tensor.layout(), " ones of ", tensor.device().str()));
   }
 }
+
+at::Tensor dense(const at::Tensor& tensor) {
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+namespace {
 
 void check_all_here(const char* operation, const Tensors& tensors) {
   for (const auto& tensor : tensors) check_here(operation, tensor);
@@ -28,11 +33,6 @@ void check_like(const char* operation, const at::Tensor& one, const at::Tensor& 
   throw InvalidArgument(concat(operation, ": a tensor has ", one.numel(), " elements of ",
                                one.scalar_type(), ", another ", other.numel(), " of ",
                                other.scalar_type(), "; they must be alike"));
-}
-
-// The elements one after the other: the tensor itself, or a copy.
-at::Tensor dense(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 Tensors all_dense(const Tensors& tensors) {

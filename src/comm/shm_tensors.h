@@ -27,6 +27,12 @@ Call reduce_scatter(const Tensors& outputs, const std::vector<Tensors>& inputs,
                     const c10d::ReduceOp& op, int ranks);
 Call all_to_all(const Tensors& outputs, const Tensors& inputs);
 
+/// Throws InvalidArgument unless the tensor is a dense one in this machine's memory.
+void check_here(const char* operation, const at::Tensor& tensor);
+
+/// The elements one after the other: the tensor itself, or a copy.
+at::Tensor dense(const at::Tensor& tensor);
+
 /// One tensor as parts for each rank: equal ones, or of so many rows each.
 Tensors split(const char* operation, const at::Tensor& tensor, int ranks,
               const std::vector<std::int64_t>& rows = {});

@@ -11,10 +11,12 @@ target_sources(lockstep PRIVATE
   comm/shm_backend.cpp
   comm/shm_channel.cpp
   comm/shm_formation.cpp
+  comm/shm_message.cpp
   comm/shm_ring.cpp
   comm/shm_tensors.cpp)
 _lockstep_compile_together(exchange comm/ordered_sparse.cpp comm/shm_backend.cpp
-                           comm/shm_formation.cpp comm/shm_tensors.cpp comm/small_values.cpp
+                           comm/shm_formation.cpp comm/shm_message.cpp comm/shm_tensors.cpp
+                           comm/small_values.cpp
                            comm/segment_agreement.cpp comm/shared_tensors.cpp)
 _lockstep_compile_together(teams comm/group_team.cpp comm/group_team_reduce.cpp
                            comm/shm_channel.cpp)

@@ -1,6 +1,8 @@
 # shm: what ranks of one machine do through memory that they share.
 lockstep_layer(shm LIBRARIES lockstep::core SOURCES
   shm/element.cpp
+  shm/mail.cpp
+  shm/mail_move.cpp
   shm/reduce.cpp
   shm/reduce_avx2.cpp
   shm/reduce_avx512.cpp
