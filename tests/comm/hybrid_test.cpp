@@ -1,4 +1,3 @@
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <thread>
@@ -6,149 +5,34 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "comm/element_types.h"
 #include "comm/group_impl.h"
 #include "comm/ordered_reduction.h"
 #include "comm/rank_layout.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
-#include "shm/reduce.h"
+#include "tests/comm/collective_matrix.h"
 #include "tests/support/ranks.h"
 
 // Ranks that believe to be on several machines. collectives_test.cpp runs another time on them, and
 // tests/programs/hybrid_link_test.py has real links between them.
 using namespace lockstep;
 using namespace std::chrono_literals;
+using lockstep::testing::equal_bits;
+using lockstep::testing::expect_every_collective;
 using lockstep::testing::kill_this_process;
+using lockstep::testing::of_all_ranks;
+using lockstep::testing::reduced;
+using lockstep::testing::tensor_of;
 using lockstep::testing::this_rank;
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-at::Tensor tensor_of(int rank, std::int64_t count, at::ScalarType type) {
-  torch::manual_seed(31 * count + rank);
-  if (type == at::kBool) return torch::randint(0, 2, {count}, at::kLong).to(type);
-  if (at::isFloatingType(type)) return torch::randn({count}).to(type);
-  return torch::randint(1, 100, {count}, at::kLong).to(type);
-}
-
-Tensors of_all_ranks(int ranks, std::int64_t count, at::ScalarType type) {
-  Tensors all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(tensor_of(rank, count, type));
-  return all;
-}
-
-// What one process gets that adds in rank order.
-at::Tensor reduced(const Tensors& all, ReduceOperator op, double divisor = 1) {
-  std::vector<const void*> parts;
-  for (const auto& each : all) parts.push_back(each.const_data_ptr());
-  at::Tensor result = torch::empty_like(all[0]);
-  reduce_elements({.type = *element_type(result.scalar_type()), .op = op, .divisor = divisor},
-                  parts, result.numel(), result.mutable_data_ptr());
-  return result;
-}
-
-bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.nbytes() == b.nbytes() &&
-         (a.nbytes() == 0 || std::memcmp(a.contiguous().const_data_ptr(),
-                                         b.contiguous().const_data_ptr(), a.nbytes()) == 0);
-}
-
 World hybrid_world() {
   World world = init({.backend = "hybrid"});
   EXPECT_EQ(world.group().backend(), "hybrid");
   return world;
-}
-
-const std::vector<std::pair<ReduceOp, ReduceOperator>> kOperations{
-    {ReduceOp::sum, ReduceOperator::sum},      {ReduceOp::product, ReduceOperator::product},
-    {ReduceOp::min, ReduceOperator::min},      {ReduceOp::max, ReduceOperator::max},
-    {ReduceOp::band, ReduceOperator::bit_and}, {ReduceOp::bor, ReduceOperator::bit_or},
-    {ReduceOp::bxor, ReduceOperator::bit_xor}};
-
-void expect_reductions_in_rank_order(World& world, at::ScalarType type, std::int64_t count) {
-  auto& group = world.group();
-  const int ranks = group.size(), rank = group.rank();
-  const Tensors all = of_all_ranks(ranks, count, type);
-  for (const auto& [op, operation] : kOperations) {
-    if (at::isFloatingType(type) && operation > ReduceOperator::max) continue;
-    at::Tensor mine = all[rank].clone();
-    group.all_reduce(mine, {.op = op});
-    EXPECT_TRUE(equal_bits(mine, reduced(all, operation))) << type << " x " << count;
-  }
-  at::Tensor mean = all[rank].clone();
-  group.all_reduce(mean, {.op = ReduceOp::avg});
-  EXPECT_TRUE(equal_bits(mean, reduced(all, ReduceOperator::sum, ranks))) << type << " " << count;
-
-  const at::Tensor sum = reduced(all, ReduceOperator::sum);
-  for (int root = 0; root < ranks; ++root) {
-    at::Tensor mine = all[rank].clone();
-    group.reduce(mine, {.root = root});
-    EXPECT_TRUE(equal_bits(mine, rank == root ? sum : all[rank])) << type << " to " << root;
-  }
-  Tensors inputs;  // for each rank
-  for (int to = 0; to < ranks; ++to) inputs.push_back(tensor_of(100 * rank + to, count, type));
-  Tensors meant;
-  for (int from = 0; from < ranks; ++from) {
-    meant.push_back(tensor_of(100 * from + rank, count, type));
-  }
-  at::Tensor part = torch::empty_like(all[0]);
-  group.reduce_scatter(part, inputs);
-  EXPECT_TRUE(equal_bits(part, reduced(meant, ReduceOperator::sum))) << type << " x " << count;
-}
-
-void expect_moves(World& world, at::ScalarType type, std::int64_t count) {
-  auto& group = world.group();
-  const int ranks = group.size(), rank = group.rank();
-  const Tensors all = of_all_ranks(ranks, count, type);
-  for (int root = 0; root < ranks; ++root) {
-    at::Tensor mine = all[rank].clone();
-    group.broadcast(mine, {.root = root});
-    EXPECT_TRUE(equal_bits(mine, all[root])) << type << " x " << count << " from " << root;
-  }
-  Tensors gathered;
-  for (int each = 0; each < ranks; ++each) gathered.push_back(torch::empty_like(all[0]));
-  group.all_gather(gathered, all[rank]);
-  for (int each = 0; each < ranks; ++each) EXPECT_TRUE(equal_bits(gathered[each], all[each]));
-  at::Tensor joined = torch::empty({count * ranks}, all[0].options());
-  group.all_gather_into_tensor(joined, all[rank]);
-  EXPECT_TRUE(equal_bits(joined, torch::cat(all)));
-
-  if (count == 0) return;
-  const int root = ranks - 1;
-  Tensors at_root, sent;
-  if (rank == root) at_root = gathered, sent = all;
-  group.gather(at_root, all[rank], {.root = root});
-  at::Tensor received = torch::empty_like(all[0]);
-  group.scatter(received, sent, {.root = root});
-  EXPECT_TRUE(equal_bits(received, all[rank]));
-  Tensors list_in(ranks, all[rank]), list_out = gathered;
-  group.all_to_all(list_out, list_in);
-  for (int each = 0; each < ranks; ++each) EXPECT_TRUE(equal_bits(list_out[each], all[each]));
-  at::Tensor exchanged = torch::empty({count * ranks}, all[0].options());
-  group.all_to_all_single(exchanged, torch::cat(Tensors(ranks, all[rank])));
-  EXPECT_TRUE(equal_bits(exchanged, torch::cat(all)));
-}
-
-void expect_every_collective() {
-  World world = hybrid_world();
-  // Around the sizes at which the ways change: 16 KiB, chunks of 32 to 256 KiB; and many chunks.
-  for (const std::int64_t count : {0, 1, 999, 4097, 70'001}) {
-    for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong}) {
-      expect_reductions_in_rank_order(world, type, count);
-    }
-    expect_moves(world, at::kFloat, count);
-  }
-  for (const auto type : {at::kBool, at::kChar, at::kByte, at::kShort, at::kInt, at::kDouble}) {
-    expect_reductions_in_rank_order(world, type, 9'001);
-    expect_moves(world, type, 9'001);
-  }
-  at::Tensor large = tensor_of(world.rank(), 2'000'003, at::kFloat);
-  world.group().all_reduce(large);
-  EXPECT_TRUE(equal_bits(large, reduced(of_all_ranks(world.world_size(), 2'000'003, at::kFloat),
-                                        ReduceOperator::sum)));
-  world.barrier();
 }
 
 struct Killable {
@@ -217,13 +101,20 @@ TEST(RankLayout, ranks_of_a_machine_follow_each_other) {
 }
 
 RANKS_TEST_WITH(Hybrid, two_machines_of_two_ranks, {.count = 4, .machines = 2}) {
-  expect_every_collective();
+  World world = hybrid_world();
+  expect_every_collective(world);
 }
 RANKS_TEST_WITH(Hybrid, machines_of_two_ranks_and_of_one, {.count = 3, .machines = 2}) {
-  expect_every_collective();
+  World world = hybrid_world();
+  expect_every_collective(world);
+}
+RANKS_TEST_WITH(Hybrid, two_machines_of_five_ranks, {.count = 5, .machines = 2}) {
+  World world = hybrid_world();
+  expect_every_collective(world);
 }
 RANKS_TEST_WITH(Hybrid, three_machines_of_five_ranks, {.count = 5, .machines = 3}) {
-  expect_every_collective();
+  World world = hybrid_world();
+  expect_every_collective(world);
 }
 
 RANKS_TEST_WITH(Hybrid, ordered_reductions_have_the_same_bits, {.count = 5, .machines = 2}) {
