@@ -56,6 +56,29 @@ TEST(TextSource, takes_texts_where_records_have_them) {
             (Records{{.text = "whole"}}));
 }
 
+TEST(TextSource, a_name_with_a_dot_is_a_field_in_an_object) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.jsonl", R"({"meta": {"body": "one", "n": 1}, "id": 1}
+{"meta.body": "two", "meta": {"body": "not this"}})");
+  const TextSourceOptions options{.kind = TextSourceOptions::Kind::text, .text_field = "meta.body"};
+  EXPECT_EQ(read(folder / "a.jsonl", options), (Records{{.text = "one"}, {.text = "two"}}));
+  write_text(folder / "b.jsonl", R"({"meta": {"n": 1, "title": "x"}, "empty": {}})");
+  EXPECT_TRUE(has(refusal_of(folder / "b.jsonl", options),
+                  "has no field 'meta.body' (it has: empty, meta.n, meta.title)"));
+  write_text(folder / "c.jsonl", R"({"meta": "text"})");
+  EXPECT_TRUE(has(refusal_of(folder / "c.jsonl", options), "has no field 'meta.body'"));
+}
+
+TEST(TextSource, tables_of_pairs_are_no_documents) {
+  const TemporaryFolder folder;
+  write_text(folder / "pairs.tsv", "one\tuno\n");
+  EXPECT_TRUE(has(refusal_of(folder / "pairs.tsv"), "has no known ending"));
+  std::filesystem::create_directory(folder / "both");
+  write_text(folder / "both/pairs.tsv", "one\tuno\n");
+  write_text(folder / "both/texts.txt", "a text");
+  EXPECT_EQ(read(folder / "both"), (Records{{.text = "a text"}}));
+}
+
 TEST(TextSource, fields_may_have_other_names) {
   const TemporaryFolder folder;
   write_text(folder / "a.jsonl", R"({"question": "Add.", "context": "1 2", "response": "3"})");

@@ -121,3 +121,20 @@ TEST(WordTokenizer, options_that_cannot_work_are_refused) {
   EXPECT_TRUE(has(refused({.special_tokens = {}}), "special_tokens is empty"));
   EXPECT_TRUE(has(refused({.special_tokens = {"[UNK]", "[UNK]"}}), "given twice"));
 }
+
+TEST(Tokenizer, can_have_the_special_tokens_of_a_translator) {
+  const std::vector<std::string_view> texts = {"the dog, the cat", "the cat: a dog?"};
+  const Tokenizer pieces = train_tokenizer(
+      texts, {.vocab_size = 270, .special_tokens = {"[UNK]", "[PAD]", "[SOS]", "[EOS]"}});
+  EXPECT_EQ(pieces.size(), 270);
+  EXPECT_EQ(pieces.id_of("[UNK]"), 0);
+  EXPECT_EQ(pieces.id_of("[EOS]"), 3);
+  const TemporaryFolder folder;
+  pieces.save(folder / "pieces");
+  for (const Tokenizer& one : {pieces, Tokenizer::load(folder / "pieces")}) {
+    Ids ids = one.encode("[SOS]the new cat[EOS]");
+    EXPECT_EQ(ids.front(), 2);
+    EXPECT_EQ(ids.back(), 3);
+    EXPECT_EQ(one.decode(ids, {.skip_special_tokens = true}), "the new cat");
+  }
+}
