@@ -9,6 +9,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "lockstep/error.h"
+#include "lockstep/unit.h"
 #include "models/fused_gpt2.h"
 #include "models/gpt2_parts.h"
 #include "models/gpt2_weights.h"
@@ -174,18 +175,19 @@ at::Tensor Gpt2Impl::hidden_states(const at::Tensor& ids, KeyValueCache* cache) 
                        .residual_dropout = training ? config_.resid_pdrop : 0};
   const bool checkpoint =
       options_.activation_checkpointing && cache == nullptr && at::GradMode::is_enabled();
+  const auto block_modules = named_children()["h"]->children();
   for (std::size_t i = 0; i < weights_->blocks.size(); ++i) {
     options.attention_scale =
         config_.scale_attn_weights ? 1 / std::sqrt(static_cast<double>(head_size)) : 1;
     if (config_.scale_attn_by_inverse_layer_idx)
       options.attention_scale /= static_cast<double>(i + 1);
     const BlockWeights& block = weights_->blocks[i];
-    if (checkpoint) {
-      x = checkpointed_block_forward(x, block, options, autocast_type(x.device()));
-      continue;
-    }
     if (cache != nullptr) cached.layer = &cache->layers.at(i);
-    x = block_forward(x, block, options, cache != nullptr ? &cached : nullptr);
+    x = unit(*block_modules[i], x, [&](const at::Tensor& x) {
+      if (checkpoint)
+        return checkpointed_block_forward(x, block, options, autocast_type(x.device()));
+      return block_forward(x, block, options, cache != nullptr ? &cached : nullptr);
+    });
   }
   if (cache != nullptr) {
     for (std::int64_t& length : cache->lengths) length += tokens;
@@ -207,7 +209,10 @@ bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
   if (!options_.fused || !ids.is_cuda() || autocast_type(ids.device()) != at::kBFloat16) {
     return false;
   }
-  const std::string reason = FusedGpt2::objection(config_, options_, *weights_, ids, is_training());
+  const std::string reason =
+      ForwardUnits::current() != nullptr
+          ? "its parameters are sharded"
+          : FusedGpt2::objection(config_, options_, *weights_, ids, is_training());
   if (reason.empty()) return true;
   if (!std::exchange(said_why_not_fused_, true)) {
     std::fprintf(stderr,

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/clip_grad.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/process_group.h"
+#include "lockstep/tensor_walk.h"
+#include "lockstep/unit.h"
+#include "lockstep/world.h"
+
+namespace torch::nn {
+class Module;
+template <typename Contained>
+class ModuleHolder;
+}  // namespace torch::nn
+
+namespace lockstep {
+
+/// What each rank keeps a part of only. Every stage has what the one before has.
+enum class ShardStage {
+  optimizer = 1,   // the optimizer's state
+  gradients = 2,   // and gradients: whole only for the unit whose backward runs
+  parameters = 3,  // and parameters: whole only for the units that are being used
+};
+
+struct ShardedOptions {
+  ShardStage stage = ShardStage::parameters;
+  /// Names of modules whose forward is marked by lockstep::unit(), as in "h.0"; "*" stands for any
+  /// one name, as in "h.*". What is in none of them is a unit of its own, the root, which is whole
+  /// from the beginning of forward to the end of backward.
+  std::vector<std::string> units = {};
+  /// How many units ahead parameters are fetched while one computes.
+  int prefetch = 1;
+  /// Stage parameters: give up a unit after its forward and fetch it again for backward. False:
+  /// keep it in between, for one transfer less.
+  bool reshard_after_forward = true;
+  /// Give all ranks rank 0's weights at the start.
+  bool init_sync = true;
+};
+
+/// Bytes that this rank holds by now, all units together.
+struct ShardedMemory {
+  std::int64_t parameters = 0;  // whole ones that are there, and this rank's parts
+  std::int64_t gradients = 0;
+  std::int64_t most_parameters = 0;  // the most that there ever was
+  std::int64_t most_gradients = 0;
+};
+
+/// The part of ShardedDataParallel that does not depend on the module's type.
+///
+/// Thread rule: as for the module it serves, one thread.
+class ShardedEngine {
+ public:
+  ShardedEngine(const ProcessGroup& group, std::shared_ptr<torch::nn::Module> module,
+                const ShardedOptions& options);
+  ShardedEngine(ShardedEngine&&) noexcept;
+  ~ShardedEngine();
+
+  void before_forward();
+  void after_forward(const std::vector<at::Tensor*>& outputs);
+  /// Where forward throws.
+  void abandon_forward();
+
+  const std::vector<NamedParameter>& parameters() const;
+  std::vector<ParamGroup> decay_groups(double weight_decay) const;
+  void zero_grad();
+  at::Tensor clip_grad_norm(const ClipGradOptions& options);
+  void with_whole_parameters(const std::function<void()>& call);
+  ShardedMemory memory() const;
+
+  bool requires_sync() const;
+  void set_requires_sync(bool value);
+
+  struct Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;  // backward refers to it weakly
+};
+
+/// Trains one model on all ranks as DistributedDataParallel does, but each rank keeps only a part
+/// of what DistributedDataParallel has on every one: of the optimizer's state, of gradients, of
+/// parameters, as far as the stage goes.
+///
+///     lockstep::ShardedDataParallel sharded(world, model, {.units = {"h.*"}});
+///     lockstep::AdamW optimizer(sharded.parameters(), {.lr = 3e-4});
+///     auto loss = torch::mse_loss(sharded(input), target);
+///     loss.backward();  // leaves the means over all ranks, of this rank's parts
+///     optimizer.step();
+///
+/// With the ordered reductions of CPU groups (docs/determinism.md) weights and losses have
+/// DistributedDataParallel's bits, whatever the stage and the units. The norm of
+/// clip_grad_norm() is added in another order.
+///
+/// Between steps a module's own parameters() are empty (stage parameters) and their gradients
+/// undefined; parameters() of this object are what an optimizer takes.
+template <typename M>
+class ShardedDataParallel {
+ public:
+  /// Every rank constructs it at the same point. Throws InvalidArgument when the model has nothing
+  /// to train, is not of one type and device, or `units` names what is not there.
+  ShardedDataParallel(World& world, std::shared_ptr<M> module, const ShardedOptions& options = {})
+      : ShardedDataParallel(world.group(), std::move(module), options) {}
+  ShardedDataParallel(World& world, const torch::nn::ModuleHolder<M>& module,
+                      const ShardedOptions& options = {})
+      : ShardedDataParallel(world.group(), module.ptr(), options) {}
+  ShardedDataParallel(const ProcessGroup& group, std::shared_ptr<M> module,
+                      const ShardedOptions& options = {})
+      : module_(std::move(module)), engine_(group, module_, options) {}
+
+  template <typename... Arguments>
+  auto forward(Arguments&&... arguments) {
+    engine_.before_forward();
+    struct Guard {
+      ShardedEngine& engine;
+      bool done = false;
+      ~Guard() {
+        if (!done) engine.abandon_forward();
+      }
+    } guard{engine_};
+    auto output = module_->forward(std::forward<Arguments>(arguments)...);
+    std::vector<at::Tensor*> outputs;
+    auto note_output = [&](at::Tensor& tensor) { outputs.push_back(&tensor); };
+    detail::walk_tensors<true>(output, note_output);
+    guard.done = true;
+    engine_.after_forward(outputs);
+    return output;
+  }
+
+  template <typename... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+
+  M& module() { return *module_; }
+  const std::shared_ptr<M>& module_ptr() const { return module_; }
+
+  /// This rank's part of each parameter, under the parameter's name: one-dimensional, and absent
+  /// where this rank has nothing of it. Backward puts the mean gradients there.
+  const std::vector<NamedParameter>& parameters() const { return engine_.parameters(); }
+
+  /// The same in two groups, as lockstep::decay_groups(): decayed are those whose whole has two
+  /// dimensions or more.
+  std::vector<ParamGroup> decay_groups(double weight_decay) const {
+    return engine_.decay_groups(weight_decay);
+  }
+
+  /// Of this rank's parts, and of what no_sync() has gathered.
+  void zero_grad() { engine_.zero_grad(); }
+
+  /// As lockstep::clip_grad_norm() over the parts of all ranks; every rank calls it.
+  at::Tensor clip_grad_norm(const ClipGradOptions& options) {
+    return engine_.clip_grad_norm(options);
+  }
+
+  /// Runs `call` while the module has all its parameters, to save or to look at them. Every rank
+  /// calls it; changes are lost.
+  void with_whole_parameters(const std::function<void()>& call) {
+    engine_.with_whole_parameters(call);
+  }
+
+  ShardedMemory memory() const { return engine_.memory(); }
+
+  /// While the returned object lives, backward adds to whole local gradients and nothing is sent;
+  /// the first forward and backward after it reduce the sum.
+  class [[nodiscard]] NoSync {
+   public:
+    explicit NoSync(ShardedEngine& engine) : engine_(engine), before_(engine.requires_sync()) {
+      engine_.set_requires_sync(false);
+    }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+    ~NoSync() { engine_.set_requires_sync(before_); }
+
+   private:
+    ShardedEngine& engine_;
+    bool before_;
+  };
+  NoSync no_sync() { return NoSync(engine_); }
+
+  ShardedEngine& engine() { return engine_; }
+
+ private:
+  std::shared_ptr<M> module_;
+  ShardedEngine engine_;
+};
+
+template <typename M>
+ShardedDataParallel(World&, const torch::nn::ModuleHolder<M>&) -> ShardedDataParallel<M>;
+template <typename M>
+ShardedDataParallel(World&, const torch::nn::ModuleHolder<M>&, const ShardedOptions&)
+    -> ShardedDataParallel<M>;
+
+}  // namespace lockstep

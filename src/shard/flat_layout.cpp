@@ -1,0 +1,51 @@
+#include "shard/flat_layout.h"
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+std::int64_t aligned(std::int64_t value) {
+  return (value + FlatLayout::kAlignment - 1) / FlatLayout::kAlignment * FlatLayout::kAlignment;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<std::int64_t>& sizes, int ranks)
+    : sizes_(sizes), ranks_(ranks) {
+  std::int64_t end = 0;
+  for (const std::int64_t size : sizes_) {
+    offsets_.push_back(end);
+    end = aligned(end + size);
+  }
+  shard_length_ = aligned((end + ranks - 1) / ranks);
+}
+
+std::vector<FlatLayout::Piece> FlatLayout::pieces(int rank) const {
+  const std::int64_t first = rank * shard_length_, last = first + shard_length_;
+  std::vector<Piece> result;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    const std::int64_t begin = std::max(first, offsets_[i]);
+    const std::int64_t end = std::min(last, offsets_[i] + sizes_[i]);
+    if (begin >= end) continue;
+    result.push_back(
+        {.parameter = i, .begin = begin - offsets_[i], .at = begin - first, .count = end - begin});
+  }
+  return result;
+}
+
+std::vector<FlatLayout::Gap> FlatLayout::gaps() const {
+  std::vector<Gap> result;
+  std::int64_t end = 0;
+  const auto note = [&](std::int64_t next) {
+    if (next > end) result.push_back({.begin = end, .end = next});
+  };
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    note(offsets_[i]);
+    end = offsets_[i] + sizes_[i];
+  }
+  note(length());
+  return result;
+}
+
+}  // namespace lockstep

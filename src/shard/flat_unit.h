@@ -1,0 +1,80 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "ddp/module_walk.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/sharded.h"
+#include "shard/flat_layout.h"
+#include "shard/shard_exchange.h"
+
+namespace lockstep {
+
+/// Some parameters of a model in one buffer, of which each rank owns a part.
+///
+/// The parameters are views of the buffer. Where only parts are kept (ShardStage::parameters), its
+/// memory is given up and comes back under the same storage: whatever backward has kept of a
+/// parameter finds it there again.
+class FlatUnit {
+ public:
+  FlatUnit(std::string name, std::vector<WalkedTensor> parameters, ShardExchange& exchange,
+           const ShardedOptions& options);
+
+  const std::string& name() const { return name_; }
+  std::size_t parameter_count() const { return parameters_.size(); }
+  const at::Tensor& parameter(std::size_t i) const { return parameters_.at(i).tensor; }
+  /// This rank's parts.
+  const std::vector<NamedParameter>& pieces() const { return pieces_; }
+
+  /// Begins to bring the parameters together, unless they are there or on their way.
+  void fetch();
+  /// Returns when they are there.
+  void await();
+  /// Gives them up, where the stage has it so.
+  void release();
+  /// An optimizer has changed, or is about to change, the parts.
+  void outdate();
+
+  /// A parameter's gradient is there. With `take` it goes into the buffer that will be reduced,
+  /// otherwise it stays with the parameter. True when it was the last one of the unit.
+  bool note_gradient(std::size_t parameter, bool take);
+  /// Begins to reduce what was taken; what was not counts as zero.
+  void start_mean();
+  /// The parts' gradients are there when it returns.
+  void finish_mean();
+  /// For the next backward.
+  void forget_backward();
+
+  std::int64_t parameter_bytes() const;
+  std::int64_t gradient_bytes() const;
+
+ private:
+  bool keeps_parts_only() const { return options_.stage == ShardStage::parameters; }
+  at::Tensor flat(std::size_t parameter, const at::Tensor& buffer) const;
+  void allocate();
+
+  std::string name_;
+  std::vector<WalkedTensor> parameters_;
+  ShardExchange& exchange_;
+  ShardedOptions options_;
+  FlatLayout layout_;
+  at::Tensor whole_;
+  at::Tensor shard_;  // part of `whole_`, or on its own where that is given up
+  std::vector<NamedParameter> pieces_;
+
+  bool is_current_ = true;  // whole_ holds what the parts hold
+  Work fetching_;
+  bool is_fetching_ = false;
+  at::Tensor sent_;  // what is being sent of a part that lies in `whole_`
+
+  at::Tensor gradients_;
+  std::vector<bool> seen_, taken_;
+  std::size_t seen_count_ = 0;
+  std::optional<ShardExchange::Mean> mean_;
+};
+
+}  // namespace lockstep
