@@ -17,12 +17,13 @@ KILLS ?= 40
 SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
-.PHONY: help setup build demo demo-stages test test-slow chaos bench packages lint format clean
+.PHONY: help setup build demo demo-stages demo-translate \
+        demo-translate-stages test test-slow chaos bench packages lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; \
-	  do printf '  make %-10s %s\n' "$$name" "$$what"; done
+	  do printf '  make %-14s %s\n' "$$name" "$$what"; done
 
 setup: ## install what is missing: compiler, cmake, ninja, headers, torch
 	$(STAGE) setup tools/setup
@@ -44,6 +45,18 @@ demo-stages:
 	  "--instruction reverse --input abcd"
 	$(STAGE) ask $(BUILD)/bin/train_llm generate --snapshot $(BUILD)/demo --temperature 0 \
 	  --instruction reverse --input abcd
+
+demo-translate: ## from nothing to a small translator of a made-up language, trained on two ranks
+	@tools/stage "demo-translate, all of it" $(MAKE) --no-print-directory demo-translate-stages
+
+demo-translate-stages:
+	$(STAGE) setup tools/setup
+	$(STAGE) build tools/build lockstep_program translate
+	$(STAGE) train $(BUILD)/bin/lockstep run --nproc-per-node 2 $(BUILD)/bin/translate \
+	  --save-dir $(BUILD) --experiment-name demo-translate
+	@echo "The run is in $(BUILD)/demo-translate; without that folder the next make demo-translate trains anew."
+	$(STAGE) ask $(BUILD)/bin/translate infer --run $(BUILD)/demo-translate \
+	  "the old farmer saw three black dogs in the garden ."
 
 test: ## build everything and run all tests but the slow ones
 	$(STAGE) setup tools/setup --tests
