@@ -135,6 +135,9 @@ class Chapters(unittest.TestCase):
             self.addCleanup(cluster.close)
             environment = cluster.environment()
         environment["PATH"] = ":".join([*path, environment["PATH"]])
+        # Open MPI refuses root, and more ranks than cores, unless it is told.
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                           OMPI_MCA_rmaps_base_oversubscribe="1")
         environment.update(OMP_NUM_THREADS="1", COLUMNS="120", LC_ALL="C.UTF-8")
         return environment
 
