@@ -1,6 +1,6 @@
-"""The word tokenizer against Hugging Face's: word_tokenizer_parity.py TRANSLATION_JOB.
+"""The word tokenizer against Hugging Face's: word_tokenizer_parity.py TRANSLATION_JOB [short].
 
-Vocabularies learnt from mixed texts, ids of code points of all planes, and files in both directions.
+Vocabularies learnt from mixed texts, ids of code points of all planes, and files in both directions. short: fewer.
 """
 
 import json
@@ -19,6 +19,7 @@ except ImportError:
 import mixed_text
 
 JOB = sys.argv[1]
+SHORT = sys.argv[2:] == ["short"]
 SPECIALS = ["[UNK]", "[PAD]", "[SOS]", "[EOS]"]
 
 
@@ -43,9 +44,11 @@ def trained_by_them(texts, min_frequency, vocab_size):
 def many_characters():
     """Code points beside a letter and beside a mark: what they are joined to tells their class.
 
-    All of planes 0 and 1, where nearly all scripts are, the selectors of plane 14, and some of the rest.
+    All of planes 0 and 1, where nearly all scripts are, the selectors of plane 14, and some of the rest; or a tenth.
     """
     codes = [*range(0x20000), *range(0xE0000, 0xE0200), *range(0x20000, 0x110000, 97)]
+    if SHORT:
+        codes = [*range(0x700), *range(0x700, 0x20000, 13), *range(0x20000, 0x110000, 997)]
     codes = [code for code in codes if not 0xD800 <= code < 0xE000]
     for start in range(0, len(codes), 500):
         yield " ".join(f"a{chr(code)}a ?{chr(code)}?" for code in codes[start:start + 500])
@@ -72,7 +75,7 @@ def compare(name, file, reference, texts, folder):
 
 def main():
     dice = random.Random(3)
-    texts = list(texts_of(dice)) + mixed_text.source_code(300_000)
+    texts = list(texts_of(dice)) + mixed_text.source_code(100_000 if SHORT else 300_000)
     everything = texts + list(many_characters())
     cases = ((everything, 0, 1000000), (texts, 2, 30000), (texts, 5, 40), (texts, 1, 4))
     with tempfile.TemporaryDirectory() as name:
