@@ -40,7 +40,7 @@ def said(*command):
 def versions(run):
     from importlib import metadata
     found = {"python": platform.python_version(), "compiler": said("c++", "--version").split("\n")[0],
-             "lockstep": said(run.program("lockstep"), "version").removeprefix("lockstep ")}
+             "lockstep": said(run.program("lockstep"), "version").split("\n")[0].removeprefix("lockstep ")}
     for package in ("torch", "numpy", "tokenizers", "transformers"):
         try:
             found[package] = metadata.version(package)
