@@ -78,7 +78,7 @@ std::byte* GroupTeam::scratch(std::size_t index, std::size_t bytes) {
 
 void GroupTeam::barrier() {
   if (one_machine()) return here_->barrier();
-  guarded([&] {
+  call(ShmTeam::announcement(ShmTeam::Kind::barrier, 0), [&] {
     if (here_) here_->barrier();
     if (leads()) meet_leaders();
     if (here_) here_->barrier();
@@ -91,10 +91,10 @@ void GroupTeam::meet_leaders() {
   for (int distance = 1; distance < machines; distance *= 2) {
     char told = 1, heard = 0;
     const auto at = [&](int other) { return options_.layout.leader(other % machines); };
-    const WorkPtr received = receive(&heard, 1, at(machine() + machines - distance), options_.tag);
-    const WorkPtr sent = send(&told, 1, at(machine() + distance), options_.tag);
-    received->wait();
-    sent->wait();
+    const WorkPtr received = receive(&heard, 1, at(machine() + machines - distance), call_tag_);
+    const WorkPtr sent = send(&told, 1, at(machine() + distance), call_tag_);
+    await(received);
+    await(sent);
   }
 }
 
@@ -105,7 +105,9 @@ void GroupTeam::all_reduce(void* data, std::int64_t count, const ReduceSpec& spe
   if (bytes <= kExchangedBytes && bytes * static_cast<std::size_t>(size()) <= kExchangedTotal) {
     return all_reduce_small(data, count, spec);
   }
-  reduce_segments({{.in = data, .out = data, .count = count}}, spec);
+  call(
+      ShmTeam::announcement(ShmTeam::Kind::all_reduce, static_cast<std::uint64_t>(count), 0, &spec),
+      [&] { reduce_segments({{.in = data, .out = data, .count = count}}, spec); });
 }
 
 void GroupTeam::all_reduce_small(void* data, std::int64_t count, const ReduceSpec& spec) {
@@ -117,15 +119,21 @@ void GroupTeam::all_reduce_small(void* data, std::int64_t count, const ReduceSpe
     outputs.push_back(all.data() + bytes * static_cast<std::size_t>(rank));
     parts.push_back(outputs.back());
   }
-  all_gather({.data = data, .size = bytes}, outputs);
+  call(
+      ShmTeam::announcement(ShmTeam::Kind::all_reduce, static_cast<std::uint64_t>(count), 0, &spec),
+      [&] { gather_blocks({.data = data, .size = bytes}, outputs); });
   reduce_elements(spec, parts, count, data);
 }
 
 void GroupTeam::reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root) {
   if (one_machine()) return here_->reduce(data, count, spec, root);
   check_reducible(spec);
-  reduce_segments(
-      {{.in = data, .out = rank() == root ? data : nullptr, .count = count, .root = root}}, spec);
+  call(ShmTeam::announcement(ShmTeam::Kind::reduce, static_cast<std::uint64_t>(count), root, &spec),
+       [&] {
+         reduce_segments(
+             {{.in = data, .out = rank() == root ? data : nullptr, .count = count, .root = root}},
+             spec);
+       });
 }
 
 void GroupTeam::reduce_scatter(const std::vector<const void*>& inputs, void* out,
@@ -139,7 +147,9 @@ void GroupTeam::reduce_scatter(const std::vector<const void*>& inputs, void* out
                         .count = count,
                         .root = root});
   }
-  reduce_segments(segments, spec);
+  call(ShmTeam::announcement(ShmTeam::Kind::reduce_scatter, static_cast<std::uint64_t>(count), 0,
+                             &spec),
+       [&] { reduce_segments(segments, spec); });
 }
 
 // From the root to the leader of the next machine, and on: each byte leaves every machine once. Of
@@ -165,7 +175,7 @@ void GroupTeam::broadcast(Bytes data, int root) {
   const int parent = direct || position <= 1 ? root : leader_at(position - 1);
   const int source_here = position == 0 ? options_.layout.place(root) : 0;
 
-  guarded([&] {
+  call(ShmTeam::announcement(ShmTeam::Kind::broadcast, data.size, root), [&] {
     const TeamPieces pieces(data.size, team_chunk_bytes(data.size));
     std::deque<WorkPtr> coming;
     std::vector<WorkPtr> sent;
@@ -175,40 +185,43 @@ void GroupTeam::broadcast(Bytes data, int root) {
     std::size_t asked = 0;
     for (std::size_t index = 0; index < pieces.count(); ++index) {
       for (; receives && asked < std::min(pieces.count(), index + kTeamAhead); ++asked) {
-        coming.push_back(receive(at(asked), pieces.size(asked), parent, options_.tag));
+        coming.push_back(receive(at(asked), pieces.size(asked), parent, call_tag_));
       }
       if (receives) {
-        coming.front()->wait();
+        await(coming.front());
         coming.pop_front();
       }
       for (const int child : children) {
-        sent.push_back(send(at(index), pieces.size(index), child, options_.tag));
+        sent.push_back(send(at(index), pieces.size(index), child, call_tag_));
       }
       if (here_) here_->broadcast({.data = at(index), .size = pieces.size(index)}, source_here);
     }
-    for (const auto& work : sent) work->wait();
+    for (const auto& work : sent) await(work);
   });
 }
 
 void GroupTeam::all_gather(ConstBytes input, const std::vector<void*>& outputs) {
   if (one_machine()) return here_->all_gather(input, outputs);
-  guarded([&] {
-    const int first = options_.layout.leader(machine());
-    if (here_) {
-      const auto begin = outputs.begin() + first;
-      here_->all_gather(input, {begin, begin + here_->size()});
-    } else if (input.size > 0) {
-      std::memmove(outputs[static_cast<std::size_t>(rank())], input.data, input.size);
-    }
-    // So that what a machine sends at once has the size of a chunk.
-    std::size_t most = 1;
-    for (const auto& ranks : options_.layout.machines) most = std::max(most, ranks.size());
-    const std::size_t whole = team_chunk_bytes(input.size * most);
-    const TeamPieces pieces(input.size, std::max<std::size_t>(1, whole / most));
-    for (std::size_t index = 0; index < pieces.count(); ++index) {
-      exchange_blocks(pieces.begin(index), pieces.size(index), outputs);
-    }
-  });
+  call(ShmTeam::announcement(ShmTeam::Kind::all_gather, input.size),
+       [&] { gather_blocks(input, outputs); });
+}
+
+void GroupTeam::gather_blocks(ConstBytes input, const std::vector<void*>& outputs) {
+  const int first = options_.layout.leader(machine());
+  if (here_) {
+    const auto begin = outputs.begin() + first;
+    here_->all_gather(input, {begin, begin + here_->size()});
+  } else if (input.size > 0) {
+    std::memmove(outputs[static_cast<std::size_t>(rank())], input.data, input.size);
+  }
+  // So that what a machine sends at once has the size of a chunk.
+  std::size_t most = 1;
+  for (const auto& ranks : options_.layout.machines) most = std::max(most, ranks.size());
+  const std::size_t whole = team_chunk_bytes(input.size * most);
+  const TeamPieces pieces(input.size, std::max<std::size_t>(1, whole / most));
+  for (std::size_t index = 0; index < pieces.count(); ++index) {
+    exchange_blocks(pieces.begin(index), pieces.size(index), outputs);
+  }
 }
 
 // Leaders send what their machine has to all others; then every machine hands out what came. Blocks
@@ -233,21 +246,21 @@ void GroupTeam::exchange_blocks(std::size_t offset, std::size_t bytes,
     for (int step = 1; step < machines; ++step) {
       const int from = (machine() + machines - step) % machines;
       coming[static_cast<std::size_t>(from)] =
-          receive(block(from), block_bytes(from), options_.layout.leader(from), options_.tag);
+          receive(block(from), block_bytes(from), options_.layout.leader(from), call_tag_);
     }
     for (int step = 1; step < machines; ++step) {
       const int to = (machine() + step) % machines;
       sent.push_back(
-          send(block(machine()), block_bytes(machine()), options_.layout.leader(to), options_.tag));
+          send(block(machine()), block_bytes(machine()), options_.layout.leader(to), call_tag_));
     }
   }
   for (int step = 1; step < machines; ++step) {
     const int from = (machine() + machines - step) % machines;
-    if (leads()) coming[static_cast<std::size_t>(from)]->wait();
+    if (leads()) await(coming[static_cast<std::size_t>(from)]);
     if (here_) here_->broadcast({.data = block(from), .size = block_bytes(from)}, 0);
     each_part(from, [&](std::byte* out, std::byte* part) { std::memcpy(out, part, bytes); });
   }
-  for (const auto& work : sent) work->wait();
+  for (const auto& work : sent) await(work);
 }
 
 void GroupTeam::gather(ConstBytes input, const std::vector<void*>& outputs, int root) {

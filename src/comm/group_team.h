@@ -38,7 +38,7 @@ class GroupTeam {
     int rank = 0;
     RankLayout layout;
     c10::intrusive_ptr<c10d::Backend> gloo;  // for messages between ranks of the group
-    int tag = 0;                             // of messages; the one after it is used, too
+    int tag = 0;                             // kBackendTeamTag or kOrderedTeamTag
     std::function<void()> close;  // ends the connections, so that others learn of a failure
   };
   /// `here` is null for a rank that is alone on its machine.
@@ -90,13 +90,24 @@ class GroupTeam {
   };
   static constexpr int kEveryone = -1;
 
+  /// A call between machines: its leaders tell each other what they are about to do.
   template <typename Body>
-  void guarded(Body body);
+  void call(const ShmTeam::Announcement& announced, Body body);
+  void begin_call(const ShmTeam::Announcement& announced);
+  void end_call();
+  /// Throws if the machine before this one does something else.
+  void check_accord();
+  /// Before anything is waited for that may never come, it is known whether it will.
+  void await(const WorkPtr& work) {
+    check_accord();
+    work->wait();
+  }
 
   void reduce_segments(const std::vector<Segment>& segments, const ReduceSpec& spec);
   /// Of little data: everybody gets all of it and adds by itself.
   void all_reduce_small(void* data, std::int64_t count, const ReduceSpec& spec);
   void meet_leaders();
+  void gather_blocks(ConstBytes input, const std::vector<void*>& outputs);
   void exchange_blocks(std::size_t offset, std::size_t bytes, const std::vector<void*>& outputs);
 
   int machine() const { return options_.layout.machine_of[static_cast<std::size_t>(rank())]; }
@@ -113,6 +124,13 @@ class GroupTeam {
   std::unique_ptr<ShmTeam> here_;
   std::unique_ptr<ShmMail> mail_;
   std::deque<std::vector<std::byte>> scratch_;
+
+  struct Accord {
+    ShmTeam::Announcement mine, theirs;
+    WorkPtr sent, received;  // null: it has been looked at
+  };
+  Accord accord_;
+  int call_tag_ = 0;  // of the call's messages; results have the one after it
 };
 
 }  // namespace lockstep

@@ -31,11 +31,13 @@ class TeamPieces {
   std::size_t total_, piece_;
 };
 
-/// Nobody shall wait for this rank, here or on other machines.
+/// After an exception nobody shall wait for this rank, here or on other machines.
 template <typename Body>
-void GroupTeam::guarded(Body body) {
+void GroupTeam::call(const ShmTeam::Announcement& announced, Body body) {
   try {
+    begin_call(announced);
     body();
+    end_call();
   } catch (...) {
     poison();
     if (options_.close) options_.close();

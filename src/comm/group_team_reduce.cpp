@@ -64,9 +64,9 @@ class GroupTeam::ReduceStream {
       if (step >= lag_) deliver(step - lag_);
     }
     for (const auto& slot : slots_) {
-      if (slot.sent) slot.sent->wait();
+      if (slot.sent) team_.await(slot.sent);
     }
-    for (const auto& work : sent_) work->wait();
+    for (const auto& work : sent_) team_.await(work);
   }
 
  private:
@@ -100,8 +100,8 @@ class GroupTeam::ReduceStream {
     return chunk.root != kEveryone &&
            team_.options_.layout.machine_of[static_cast<std::size_t>(chunk.root)] == machine_;
   }
-  int forward_tag() const { return team_.options_.tag; }
-  int result_tag() const { return team_.options_.tag + 1; }
+  int forward_tag() const { return team_.call_tag_; }
+  int result_tag() const { return team_.call_tag_ + 1; }
   int leader(int machine) const { return team_.options_.layout.leader(machine); }
   int last_leader() const { return leader(team_.options_.layout.machine_count() - 1); }
 
@@ -143,7 +143,7 @@ class GroupTeam::ReduceStream {
   void fold(std::size_t index) {
     const Chunk& chunk = chunks_[index];
     Slot& slot = slots_[index % kSlots];
-    if (slot.sent) slot.sent->wait();
+    if (slot.sent) team_.await(slot.sent);
     slot.sent.reset();
     std::byte* sums = working_memory(index);
     if (leads_ && machine_ > 0) {
@@ -173,7 +173,7 @@ class GroupTeam::ReduceStream {
                                       leader(machine_ - 1), forward_tag()));
     }
     const Chunk& chunk = chunks_[index];
-    coming_.front()->wait();
+    team_.await(coming_.front());
     coming_.pop_front();
     const void* own = chunk.in;
     if (narrow()) {
@@ -219,7 +219,7 @@ class GroupTeam::ReduceStream {
   void deliver(std::size_t index) {
     if (last_) return;
     const Chunk& chunk = chunks_[index];
-    if (results_[index]) results_[index]->wait();
+    if (results_[index]) team_.await(results_[index]);
     results_[index].reset();
     if (chunk.root != kEveryone) return;
     if (leads_ && machine_ > 0) {
@@ -244,7 +244,7 @@ class GroupTeam::ReduceStream {
 };
 
 void GroupTeam::reduce_segments(const std::vector<Segment>& segments, const ReduceSpec& spec) {
-  guarded([&] { ReduceStream(*this, segments, spec).run(); });
+  ReduceStream(*this, segments, spec).run();
 }
 
 }  // namespace lockstep

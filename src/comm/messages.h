@@ -11,11 +11,14 @@ namespace lockstep {
 inline constexpr int kFirstReservedTag = 1 << 30;
 inline constexpr int kAllToAllTag = kFirstReservedTag;
 inline constexpr int kShmFormationTag = kFirstReservedTag + 1;
-// Each of them and the one after it: chunks between the machines of a team.
+// What the leaders of a team's machines tell each other before a call.
 inline constexpr int kBackendTeamTag = kFirstReservedTag + 2;
 inline constexpr int kOrderedTeamTag = kFirstReservedTag + 4;
 inline constexpr int kSharedTensorTag = kFirstReservedTag + 6;
 inline constexpr int kFirstReductionTag = kFirstReservedTag + 7;
+// From here on each call of a team has tags by what it does, so that those of ranks which call
+// different things never meet.
+inline constexpr int kFirstTeamCallTag = kFirstReservedTag + (1 << 29);
 
 /// Point-to-point messages that were started together. Messages between two ranks with one tag
 /// arrive in the order in which they were started.

@@ -1,7 +1,6 @@
 #include "comm/ordered_reduction.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -61,7 +60,7 @@ OrderedReduction::~OrderedReduction() {
 
 // Every reduction may use two tags, this one and the one after it.
 int OrderedReduction::next_tag() {
-  constexpr std::int64_t pairs = (std::numeric_limits<int>::max() - kFirstReductionTag) / 2;
+  constexpr std::int64_t pairs = (kFirstTeamCallTag - kFirstReductionTag) / 2;
   return kFirstReductionTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
 }
 

@@ -1,6 +1,7 @@
 # Part of comm: how the ranks of a group work together, in memory that they share and between machines.
 target_sources(lockstep PRIVATE
   comm/group_team.cpp
+  comm/group_team_accord.cpp
   comm/group_team_reduce.cpp
   comm/ordered_reduction.cpp
   comm/ordered_sparse.cpp
@@ -18,5 +19,5 @@ _lockstep_compile_together(exchange comm/ordered_sparse.cpp comm/shm_backend.cpp
                            comm/shm_formation.cpp comm/shm_message.cpp comm/shm_tensors.cpp
                            comm/small_values.cpp
                            comm/segment_agreement.cpp comm/shared_tensors.cpp)
-_lockstep_compile_together(teams comm/group_team.cpp comm/group_team_reduce.cpp
-                           comm/shm_channel.cpp)
+_lockstep_compile_together(teams comm/group_team.cpp comm/group_team_accord.cpp
+                           comm/group_team_reduce.cpp comm/shm_channel.cpp)

@@ -59,6 +59,28 @@ class ShmTeam {
     std::size_t size = 0;
   };
 
+  /// What a rank is about to do, for the others to compare with.
+  enum class Kind : std::uint8_t {
+    barrier,
+    all_reduce,
+    reduce,
+    reduce_scatter,
+    broadcast,
+    all_gather,
+    gather,
+    scatter,
+    all_to_all,
+  };
+  struct Announcement {
+    std::uint64_t what = 0;  // kind, type, operator and root
+    std::uint64_t length = 0;
+    bool operator==(const Announcement&) const = default;
+  };
+  static const char* name_of_kind(Kind kind);
+  static Announcement announcement(Kind kind, std::uint64_t length, int root = 0,
+                                   const ReduceSpec* spec = nullptr);
+  static std::string describe(const Announcement& announcement);
+
   void barrier();
 
   /// In place on every rank. Large data that all ranks have at the same place of one block is not
@@ -96,28 +118,6 @@ class ShmTeam {
   struct Control;
   struct RankControl;
   struct Chunk;
-
-  // What a rank is about to do, for the others to compare with.
-  enum class Kind : std::uint8_t {
-    barrier,
-    all_reduce,
-    reduce,
-    reduce_scatter,
-    broadcast,
-    all_gather,
-    gather,
-    scatter,
-    all_to_all,
-  };
-  struct Announcement {
-    std::uint64_t what = 0;  // kind, type, operator and root
-    std::uint64_t length = 0;
-    bool operator==(const Announcement&) const = default;
-  };
-  static const char* name_of_kind(Kind kind);
-  static Announcement announcement(Kind kind, std::uint64_t length, int root = 0,
-                                   const ReduceSpec* spec = nullptr);
-  static std::string describe(const Announcement& announcement);
 
   Control& control() const;
   RankControl& of(int rank) const;

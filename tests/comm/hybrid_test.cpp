@@ -202,6 +202,48 @@ RANKS_TEST_WITH(Hybrid, a_rank_that_shares_no_memory_decides_for_all, {.count = 
   EXPECT_EQ(tensor[9].item<float>(), 4);
 }
 
+RANKS_TEST_WITH(Hybrid, machines_that_call_different_things_are_told,
+                {.count = 4, .machines = 2, .timeout_seconds = 120}) {
+  const std::vector<std::function<void(ProcessGroup&, bool)>> mistakes{
+      [](ProcessGroup& group, bool first) {  // lengths
+        group.all_reduce(torch::ones({first ? 10 : 300'000}));
+      },
+      [](ProcessGroup& group, bool first) {  // types of one size
+        group.all_reduce(torch::ones({100'000}, first ? at::kFloat : at::kInt));
+      },
+      [](ProcessGroup& group, bool first) {  // kinds
+        if (first) {
+          group.barrier();
+        } else {
+          group.broadcast(torch::ones({100'000}));
+        }
+      },
+  };
+  World world = init({.timeout = 60s});
+  std::vector<ProcessGroup> groups;
+  for (std::size_t i = 0; i < mistakes.size(); ++i) {
+    groups.push_back(world.new_group({.ranks = {0, 1, 2, 3}}));
+  }
+  for (std::size_t i = 0; i < mistakes.size(); ++i) {
+    std::string said;
+    try {
+      mistakes[i](groups[i], world.rank() < 2);
+    } catch (const std::exception& error) {
+      said = error.what();
+    }
+    EXPECT_NE(said, "") << i;
+    const bool leads = world.rank() % 2 == 0;
+    EXPECT_TRUE(!leads || said.find("but rank") != std::string::npos ||
+                said.find("lost the connection") != std::string::npos)
+        << said;
+    // One of the leaders may have heard the end of the connection first.
+    const auto all = world.group().all_gather_string(said);
+    EXPECT_TRUE(all[0].find("but rank 2") != std::string::npos ||
+                all[2].find("but rank 0") != std::string::npos)
+        << all[0] << " / " << all[2];
+  }
+}
+
 // The victim is a leader in one half of them.
 #define HYBRID_DEATH_TEST(name, number, victim)                          \
   RANKS_TEST_WITH(HybridDeath, name,                                     \

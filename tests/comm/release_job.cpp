@@ -172,6 +172,17 @@ struct Kill {
   int victim = 1;
 };
 
+// One that ends earlier would be taken for another victim.
+void await_all_released(const Kill& kill, const Notes& notes) {
+  const auto deadline = std::chrono::steady_clock::now() + 10s;
+  const auto waits = [&](int rank) { return rank != kill.victim && notes.released_at[rank] == 0; };
+  for (int rank = 0; rank < kill.ranks; ++rank) {
+    while (waits(rank) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+}
+
 [[noreturn]] void be_rank(const Kill& kill, int rank, int port, Notes& notes,
                           const Collective& collective) {
   const auto set = [](const char* name, const std::string& value) {
@@ -206,6 +217,7 @@ struct Kill {
         if (!named && (kill.machines == 1 || !lost.peers().empty())) {
           throw lockstep::Error(lost.what());
         }
+        await_all_released(kill, notes);
       }
     }
     check_nothing_is_left(before);
