@@ -3,6 +3,7 @@
 #include <charconv>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/error.h"
 #include "lockstep/tracker.h"
@@ -66,6 +67,17 @@ void check(const Options& options) {
   check_preload("--preload", options.preload, /*none_is_known=*/true);
   if (options.data.empty() && !options.target_data.empty()) {
     throw InvalidArgument("--target-data needs --data, which has the sources");
+  }
+  if (options.lang_src == options.lang_tgt) {
+    throw InvalidArgument(concat("--lang-src and --lang-tgt are both \"", options.lang_src,
+                                 "\"; they name the two sides of a pair"));
+  }
+  for (const auto& [option, name] :
+       {std::pair("--lang-src", options.lang_src), std::pair("--lang-tgt", options.lang_tgt)}) {
+    // It becomes a part of the tokenizer's file name.
+    if (!name.empty() && name.find('/') == std::string::npos) continue;
+    throw InvalidArgument(
+        concat(option, " is \"", name, "\"; a language has a name, and no '/' in it"));
   }
   if (options.d_model % options.heads != 0) {
     throw InvalidArgument(concat("--d-model is ", options.d_model,

@@ -72,6 +72,10 @@ TEST(TranslateOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_EQ(refusal({"--track", "nothing"}).substr(0, 19), "--track is nothing:");
   EXPECT_EQ(refusal({"--lang-source", "en"}).substr(0, 55),
             "there is no option --lang-source; did you mean lang-src");
+  EXPECT_EQ(refusal({"--data", "x", "--lang-src", "it"}),
+            "--lang-src and --lang-tgt are both \"it\"; they name the two sides of a pair");
+  EXPECT_EQ(refusal({"--lang-tgt", "../it"}),
+            "--lang-tgt is \"../it\"; a language has a name, and no '/' in it");
   EXPECT_EQ(refusal({"word"}), "\"word\" is one word too many (see --help)");
 }
 
