@@ -1,5 +1,6 @@
 // Chapter 7: pieces of a loop by hand, one at a time:
-//   lockstep run --nproc-per-node 2 07_pieces inside|samplers|first|missing|accumulate|uneven|fail
+//   lockstep run --nproc-per-node 2 07_pieces
+//   inside|samplers|first|missing|accumulate|uneven|shard|fail
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -16,9 +17,12 @@
 #include "lockstep/ddp.h"
 #include "lockstep/distributed_sampler.h"
 #include "lockstep/error.h"
+#include "lockstep/optimizer.h"
 #include "lockstep/rank0_first.h"
 #include "lockstep/record.h"
+#include "lockstep/sharded.h"
 #include "lockstep/step_profiler.h"
+#include "lockstep/unit.h"
 #include "lockstep/world.h"
 
 using Arguments = std::vector<std::string>;
@@ -157,6 +161,47 @@ void uneven(lockstep::World& world, const Arguments& arguments) {
                  std::to_string(sum_of_weights(*model)));
 }
 
+// A model that says where its parts are.
+struct BlocksImpl : torch::nn::Module {
+  BlocksImpl() {
+    for (int block = 0; block < 8; ++block) blocks->push_back(torch::nn::Linear(512, 512));
+    register_module("blocks", blocks);
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (const auto& block : *blocks) {
+      auto& linear = *block->as<torch::nn::Linear>();
+      x = lockstep::unit(linear, x, [&](const torch::Tensor& x) { return linear.forward(x); });
+    }
+    return x;
+  }
+  torch::nn::ModuleList blocks;
+};
+TORCH_MODULE(Blocks);
+
+// Each rank keeps a part of what all of them have.
+void shard(lockstep::World& world, const Arguments&) {
+  for (const auto stage : {lockstep::ShardStage::optimizer, lockstep::ShardStage::gradients,
+                           lockstep::ShardStage::parameters}) {
+    torch::manual_seed(0);
+    Blocks model;
+    lockstep::ShardedDataParallel sharded(world, model, {.stage = stage, .units = {"blocks.*"}});
+    lockstep::AdamW optimizer(sharded.parameters(), {.lr = 1e-3});
+    double loss_of_step = 0;
+    for (int step = 0; step < 3; ++step) {
+      sharded.zero_grad();
+      const auto loss = sharded.forward(torch::rand({16, 512})).square().mean();
+      loss.backward();
+      optimizer.step();
+      loss_of_step = loss.item<double>();
+    }
+    const auto kept = sharded.memory();
+    say(world, "stage " + std::to_string(static_cast<int>(stage)) + " keeps " +
+                   std::to_string(kept.parameters >> 10) + " KiB of parameters and " +
+                   std::to_string(kept.gradients >> 10) + " of gradients; loss " +
+                   std::to_string(loss_of_step));
+  }
+}
+
 // An exception on one rank.
 void fail(lockstep::World& world, const Arguments&) {
   if (world.rank() == 1) throw std::runtime_error("the labels of sample 17 are missing");
@@ -168,11 +213,12 @@ int main(int argc, char** argv) {
     const Arguments arguments(argv + 1, argv + argc);
     const std::map<std::string, std::function<void(lockstep::World&, const Arguments&)>> pieces = {
         {"inside", inside},         {"samplers", samplers}, {"first", first}, {"missing", missing},
-        {"accumulate", accumulate}, {"uneven", uneven},     {"fail", fail}};
+        {"accumulate", accumulate}, {"uneven", uneven},     {"shard", shard}, {"fail", fail}};
     const auto piece = pieces.find(arguments.empty() ? "" : arguments.front());
     if (piece == pieces.end()) {
       throw lockstep::InvalidArgument(
-          "usage: 07_pieces inside|samplers|first|missing|accumulate [N]|uneven [plain]|fail");
+          "usage: 07_pieces inside|samplers|first|missing|accumulate [N]|uneven "
+          "[plain]|shard|fail");
     }
     lockstep::World world = lockstep::init();
     piece->second(world, Arguments(arguments.begin() + 1, arguments.end()));
