@@ -18,7 +18,7 @@ SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/r
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages demo-translate \
-        demo-translate-stages test test-slow chaos bench packages lint format clean
+        demo-translate-stages test test-slow chaos bench packages docs lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -87,6 +87,10 @@ packages: ## build the Debian packages, the wheel and the source archive into bu
 	$(STAGE) setup tools/setup --packages
 	$(STAGE) build tools/build
 	$(STAGE) packages tools/package --built all
+
+docs: ## write the reference of the public headers, build/reference/html
+	$(STAGE) setup tools/setup --packages
+	$(STAGE) build tools/build lockstep_reference
 
 lint: ## check the format of the C++ sources and the rules of the tree
 	$(STAGE) setup tools/setup --lint

@@ -52,6 +52,7 @@ option(LOCKSTEP_REPRODUCIBLE "Keep the paths of this machine out of the launcher
 function(lockstep_without_paths target)
   if(LOCKSTEP_REPRODUCIBLE)
     file(RELATIVE_PATH source "${CMAKE_BINARY_DIR}" "${PROJECT_SOURCE_DIR}")
+    string(REGEX REPLACE "/$" "" source "${source}")
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
       "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${source}/=>")
