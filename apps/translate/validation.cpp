@@ -83,7 +83,7 @@ void ValidationReport::on_evaluation(std::int64_t step,
   // Where standard error is a terminal, the progress bar may stand on this line.
   const bool bar = ::isatty(STDERR_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
   const std::string line =
-      concat("epoch ", epochs_, " | step ", step, " | validation loss ", value("eval/loss", 4),
+      concat("epoch ", epoch_, " | step ", step, " | validation loss ", value("eval/loss", 4),
              " | BLEU ", value("eval/bleu", 2), " | chrF ", value("eval/chrf", 2), " | CER ",
              value("eval/cer", 4), " | WER ", value("eval/wer", 4), "\n");
   std::printf("%s%s%s", bar ? "\r\x1b[K" : "", examples.c_str(), line.c_str());

@@ -46,14 +46,14 @@ class ValidationReport : public lockstep::Callback {
       : world_(world), translations_(translations), examples_(examples) {}
 
   void on_tracker(lockstep::Tracker* tracker) override { tracker_ = tracker; }
-  void on_epoch_end(std::int64_t epoch) override { epochs_ = epoch + 1; }
+  void on_step(const lockstep::StepReport& report) override { epoch_ = report.epoch + 1; }
   void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) override;
 
  private:
   const lockstep::World& world_;
   const Translations& translations_;
   std::int64_t examples_;
-  std::int64_t epochs_ = 0;
+  std::int64_t epoch_ = 0;  // of the last step, counted from 1
   lockstep::Tracker* tracker_ = nullptr;
 };
 

@@ -126,8 +126,8 @@ def compare_training():
     steps, generator = 100, torch.Generator().manual_seed(9)
     batches = []
     for _ in range(steps):  # the source, two tokens on and backwards: there is something to learn
-        source, _, _ = batch_of(generator, count=8)
-        target = torch.full((8, 14), PAD)
+        source, _, _ = batch_of(generator, count=4)
+        target = torch.full((4, 14), PAD)
         for row, tokens in zip(target, source):
             words = tokens[tokens != PAD].flip(0) % (CONFIG["tgt_vocab_size"] - 4) + 4
             row[:len(words) + 2] = torch.tensor([SOS, *words, EOS])

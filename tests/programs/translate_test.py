@@ -273,7 +273,7 @@ class BadInput(Case):
 class Embedded(Case):
     @unittest.skipUnless(ALL, "takes long")
     def test_a_little_of_it_already_helps(self):
-        self.run_program("--pairs", "3000", "--epochs", "2", "--no-progress", ranks=2)
+        self.run_program("--pairs", "3000", "--epochs", "2", "--warmup", "10", "--no-progress", ranks=2)
         bleu = self.metrics("translate", "eval/bleu")
         self.assertGreater(bleu[-1], bleu[0])
         self.assertGreater(bleu[-1], 5)
