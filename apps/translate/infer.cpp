@@ -81,7 +81,7 @@ void translate_some(Translator& translator, const std::vector<std::string>& sent
   // Not before the first sentences are accepted.
   if (first_number == 1) std::fprintf(stderr, "translate: %s\n", translator.what.c_str());
   for (const lockstep::Found& found : lockstep::search_targets(translator.model, sources, search)) {
-    std::printf("%s\n", translator.target.decode(found.tokens).c_str());
+    std::printf("%s\n", on_one_line(translator.target.decode(found.tokens)).c_str());
   }
   std::fflush(stdout);
 }
@@ -101,6 +101,7 @@ int infer(const Invocation& invocation) {
   std::size_t number = 1;
   std::vector<std::string> sentences;
   for (std::string line; std::getline(std::cin, line);) {
+    if (line.ends_with('\r')) line.pop_back();
     sentences.push_back(std::move(line));
     // Somebody who types waits for each answer.
     if (sentences.size() < kAtATime && std::cin.rdbuf()->in_avail() > 0) continue;

@@ -65,8 +65,9 @@ std::string Translations::examples(std::int64_t count) const {
   for (const auto& [index, predicted] : predicted_) {
     if (index >= count) break;
     const lockstep::SentencePair& pair = corpus_.held_out.at(static_cast<std::size_t>(index));
-    text += concat("    SOURCE: ", pair.source, "\n    TARGET: ", pair.target,
-                   "\n PREDICTED: ", predicted, "\n");
+    text +=
+        concat("    SOURCE: ", on_one_line(pair.source), "\n    TARGET: ", on_one_line(pair.target),
+               "\n PREDICTED: ", on_one_line(predicted), "\n");
   }
   return text;
 }

@@ -76,6 +76,13 @@ std::string Vocabulary::decode(const std::vector<std::int32_t>& tokens) const {
       [&](const auto& kind) { return kind.decode(tokens, {.skip_special_tokens = true}); }, kind_));
 }
 
+std::string on_one_line(std::string text) {
+  for (char& byte : text) {
+    if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f) byte = ' ';
+  }
+  return text;
+}
+
 std::int64_t Vocabulary::size() const {
   return std::visit([](const auto& kind) { return kind.size(); }, kind_);
 }

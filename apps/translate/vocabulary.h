@@ -40,4 +40,8 @@ class Vocabulary {
   Kind kind_;
 };
 
+/// As it can be shown: line breaks and other control characters, which a model that has not learnt
+/// much may give, become spaces.
+std::string on_one_line(std::string text);
+
 }  // namespace translate
