@@ -46,9 +46,8 @@ class Wheel(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="lockstep_wheel_")
         cls.work = pathlib.Path(cls.folder.name)
         cls.venv = cls.work / "venv"
-        run(PYTHON, "-m", "venv", "--without-pip", cls.venv)
-        run(PYTHON, "-m", "pip", "--python", cls.venv / "bin/python", "install", "--no-index", "--no-deps",
-            "--disable-pip-version-check", cls.wheel)
+        run(PYTHON, "-m", "venv", cls.venv)
+        run(cls.venv / "bin/python", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", cls.wheel)
         # The torch of the tests is the one that a user would have in this environment.
         site = next(cls.venv.glob("lib/python3*/site-packages"))
         torch = run(PYTHON, "-c", "import torch, os; print(os.path.dirname(os.path.dirname(torch.__file__)))")
