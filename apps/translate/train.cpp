@@ -234,7 +234,8 @@ int Run::train() {
              static_cast<int>(seconds.count()), " s; an epoch's weights each in ",
              directory_.weights(), ", logs in ", directory_.path(), "/metrics"));
   say(concat("try it: translate infer --run ", directory_.path(), " \"",
-             corpus_->held_out.empty() ? "..." : corpus_->held_out.front().source, "\""));
+             corpus_->held_out.empty() ? "..." : on_one_line(corpus_->held_out.front().source),
+             "\""));
   return result.exit_code();
 }
 
