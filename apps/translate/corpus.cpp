@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/error.h"

@@ -1,5 +1,6 @@
 #include "infer.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>

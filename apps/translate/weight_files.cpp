@@ -1,9 +1,12 @@
 #include "weight_files.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "lockstep/error.h"
 #include "lockstep/torch_file.h"

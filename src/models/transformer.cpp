@@ -1,8 +1,10 @@
 #include "lockstep/transformer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 

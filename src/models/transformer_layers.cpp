@@ -1,5 +1,7 @@
 #include "models/transformer_layers.h"
 
+#include <optional>
+
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
