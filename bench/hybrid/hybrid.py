@@ -26,7 +26,7 @@ MODELS = {"linear": "Linear(20, 1)", "mlp": "an MLP of 9.5M parameters", "gpt": 
 
 
 def metrics():
-    for name in ("all_reduce", "all_reduce_shared", "broadcast", "all_gather"):
+    for name in ("all_reduce", "all_reduce_shared", "broadcast", "all_gather", "ping_pong", "to_next"):
         for short, words in SIZES.values():
             yield Metric(f"{name}_{short}", f"{name} of {words}", "ms", ratio_goal=GOALS.get((name, short)))
     yield Metric("barrier", "barrier", "ms")
