@@ -10,7 +10,7 @@ using namespace lockstep;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  RecordFields fields({});
+  RecordFields fields{TextSourceOptions{}};
   try {
     parse_json_records(text, "records.json", fields, [](TextRecord&& record) {
       const bool plain = !record.text.empty();
