@@ -53,7 +53,7 @@ struct MadeWord {
 constexpr std::array<MadeWord, 12> kAdjectives = {{{"old", "sen"},
                                                    {"young", "jun"},
                                                    {"red", "ruj"},
-                                                   {"black", "negr"},
+                                                   {"black", "karb"},
                                                    {"white", "blank"},
                                                    {"big", "gran"},
                                                    {"small", "min"},

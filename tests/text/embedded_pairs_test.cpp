@@ -26,7 +26,7 @@ TEST(EmbeddedPairs, are_the_same_on_every_machine) {
   for (const SentencePair& pair : embedded_sentence_pairs(1000, 7)) {
     all += pair.source + "\t" + pair.target + "\n";
   }
-  EXPECT_EQ(checksum_of(all), 17405453647881950942u) << all.substr(0, 1000);
+  EXPECT_EQ(checksum_of(all), 4796808870127095642u) << all.substr(0, 1000);
 }
 
 TEST(EmbeddedPairs, a_longer_list_begins_with_a_shorter_one) {
