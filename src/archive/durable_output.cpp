@@ -5,10 +5,15 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <vector>
 
+#include "archive/directory_lock.h"
 #include "core/durable_file.h"
+#include "core/parse_integer.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -33,6 +38,32 @@ std::byte* aligned_memory() {
       ::mmap(nullptr, kPieceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw_errno(concat("cannot get ", kPieceBytes, " bytes of memory"));
   return static_cast<std::byte*>(memory);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+constexpr std::string_view kTemporaryEnd = ".tmp-p";
+
+// What processes of this machine that were killed have left of their attempts at this file.
+void remove_attempts_of_the_dead(const std::string& path) {
+  const std::string start = path.substr(path.rfind('/') + 1).append(kTemporaryEnd);
+  const std::string end = "@" + host_name();
+  std::vector<std::filesystem::path> attempts;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder_of(path), error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (!name.starts_with(start) || !name.ends_with(end)) continue;
+    const auto pid =
+        parse_integer<pid_t>(name.substr(start.size(), name.size() - start.size() - end.size()));
+    if (!pid || *pid <= 0) continue;
+    const bool lives = ::kill(*pid, 0) == 0 || errno != ESRCH;
+    if (!lives || *pid == ::getpid()) attempts.push_back(entry->path());
+  }
+  for (const std::filesystem::path& attempt : attempts) ::unlink(attempt.c_str());
 }
 
 }  // namespace
@@ -165,8 +196,8 @@ void DurableOutput::verify(std::uint64_t expected) {
 
 void replace_durably(const std::string& path, std::uint64_t bytes,
                      const std::function<void(DurableOutput&)>& write) {
-  const std::string temporary = concat(path, ".tmp-p", ::getpid());
-  ::unlink(temporary.c_str());  // of a process that had this number and ended early
+  remove_attempts_of_the_dead(path);
+  const std::string temporary = concat(path, kTemporaryEnd, ::getpid(), "@", host_name());
   try {
     DurableOutput output(temporary, bytes);
     write(output);
@@ -178,8 +209,7 @@ void replace_durably(const std::string& path, std::uint64_t bytes,
     ::unlink(temporary.c_str());
     throw;
   }
-  const std::size_t slash = path.rfind('/');
-  sync_directory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  sync_directory(folder_of(path));
 }
 
 void sync_directory(const std::string& path) {

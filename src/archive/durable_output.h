@@ -53,7 +53,8 @@ class DurableOutput {
 };
 
 /// Puts a file of `bytes` bytes at `path`, which then has its old content or all of the new, also
-/// after a crash: written under a temporary name beside it by `write`, finished and renamed.
+/// after a crash: written under a temporary name beside it by `write`, finished and renamed. What
+/// processes that were killed on the way have left beside it goes.
 void replace_durably(const std::string& path, std::uint64_t bytes,
                      const std::function<void(DurableOutput&)>& write);
 

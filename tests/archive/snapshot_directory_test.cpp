@@ -218,6 +218,28 @@ TEST(DirectoryLock, a_directory_that_cannot_be_made_is_told) {
   EXPECT_TRUE(has(lock.reason, "file/s")) << lock.reason;
 }
 
+TEST(Leftovers, a_file_that_is_replaced_takes_the_attempts_of_dead_writers_along) {
+  const TemporaryFolder folder;
+  const auto attempt = [&](const std::string& file, pid_t pid, const std::string& host) {
+    return folder / concat(file, ".tmp-p", pid, "@", host);
+  };
+  const auto dead = attempt("a.pt", 0x7ffffff0, host_name());
+  const auto mine = attempt("a.pt", ::getpid(), host_name());  // of an earlier owner of my number
+  const std::vector<fs::path> kept = {
+      attempt("a.pt", ::getppid(), host_name()), attempt("a.pt", 0x7ffffff0, "elsewhere"),
+      attempt("b.pt", 0x7ffffff0, host_name()), folder / concat("a.pt.tmp-pX@", host_name())};
+  for (const fs::path& path : kept) write_text(path, "");
+  write_text(dead, "");
+  write_text(mine, "");
+  const std::string text = "content";
+  replace_durably(folder / "a.pt", text.size(),
+                  [&](DurableOutput& output) { output.append(bytes_of_text(text)); });
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_FALSE(fs::exists(mine));
+  for (const fs::path& path : kept) EXPECT_TRUE(fs::exists(path)) << path;
+  EXPECT_EQ(fs::file_size(folder / "a.pt"), text.size());
+}
+
 TEST(Leftovers, those_of_dead_writers_go_and_those_of_living_ones_stay) {
   const TemporaryFolder folder;
   const std::string host = host_name();
