@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
 
 #include "lockstep/clip_grad.h"
 #include "lockstep/optimizer.h"
@@ -42,6 +45,16 @@ struct ShardedOptions {
   bool reshard_after_forward = true;
   /// Give all ranks rank 0's weights at the start.
   bool init_sync = true;
+  /// The type of whole parameters, in which forward and backward compute and which travels, as in
+  /// at::kBFloat16. Parts, and what an optimizer keeps of them, stay in the type that the model was
+  /// made with. Nothing: that type for all.
+  std::optional<at::ScalarType> gather_type = std::nullopt;
+  /// The type that gradients travel in. Means are added to the parts' gradients in the parts' type.
+  /// Nothing: the type of whole parameters.
+  std::optional<at::ScalarType> reduce_type = std::nullopt;
+  /// Parts, their gradients and the optimizer's state lie in the memory of the host, and an
+  /// optimizer changes them there. A model on the CPU has them there anyway: nothing changes.
+  bool offload_optimizer = false;
 };
 
 /// Bytes that this rank holds by now, all units together.
@@ -50,6 +63,12 @@ struct ShardedMemory {
   std::int64_t gradients = 0;
   std::int64_t most_parameters = 0;  // the most that there ever was
   std::int64_t most_gradients = 0;
+};
+
+/// Bytes that this rank has had to send to others so far, whatever carried them.
+struct ShardedTraffic {
+  std::int64_t parameters = 0;  // of this rank's part, to each other rank
+  std::int64_t gradients = 0;   // of each other rank's part, to that rank
 };
 
 /// The part of ShardedDataParallel that does not depend on the module's type.
@@ -73,6 +92,7 @@ class ShardedEngine {
   at::Tensor clip_grad_norm(const ClipGradOptions& options);
   void with_whole_parameters(const std::function<void()>& call);
   ShardedMemory memory() const;
+  ShardedTraffic traffic() const;
 
   bool requires_sync() const;
   void set_requires_sync(bool value);
@@ -103,7 +123,8 @@ template <typename M>
 class ShardedDataParallel {
  public:
   /// Every rank constructs it at the same point. Throws InvalidArgument when the model has nothing
-  /// to train, is not of one type and device, or `units` names what is not there.
+  /// to train, is not of one type and device, `units` names what is not there, or a type is none
+  /// that gradients can have.
   ShardedDataParallel(World& world, std::shared_ptr<M> module, const ShardedOptions& options = {})
       : ShardedDataParallel(world.group(), std::move(module), options) {}
   ShardedDataParallel(World& world, const torch::nn::ModuleHolder<M>& module,
@@ -158,13 +179,14 @@ class ShardedDataParallel {
     return engine_.clip_grad_norm(options);
   }
 
-  /// Runs `call` while the module has all its parameters, to save or to look at them. Every rank
-  /// calls it; changes are lost.
+  /// Runs `call` while the module has all its parameters, in the type of the parts, to save or to
+  /// look at them. Every rank calls it; changes are lost.
   void with_whole_parameters(const std::function<void()>& call) {
     engine_.with_whole_parameters(call);
   }
 
   ShardedMemory memory() const { return engine_.memory(); }
+  ShardedTraffic traffic() const { return engine_.traffic(); }
 
   /// While the returned object lives, backward adds to whole local gradients and nothing is sent;
   /// the first forward and backward after it reduce the sum.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -62,6 +63,15 @@ std::vector<FoundUnit> find_units(const torch::nn::Module& module,
   return found;
 }
 
+void check_type(const char* name, std::optional<at::ScalarType> type) {
+  if (!type || *type == at::kFloat || *type == at::kDouble || *type == at::kBFloat16 ||
+      *type == at::kHalf) {
+    return;
+  }
+  throw InvalidArgument(concat("ShardedDataParallel: ", name, " is ", c10::toString(*type),
+                               "; it must be float32, float64, bfloat16 or float16"));
+}
+
 // What every unit needs: one type, one device, memory without gaps.
 void check_unit(const std::string& name, const std::vector<WalkedTensor>& parameters) {
   const at::Tensor& first = parameters.front().tensor;
@@ -87,6 +97,8 @@ ShardedEngine::Impl::Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::
     throw InvalidArgument(
         concat("ShardedDataParallel: prefetch is ", options.prefetch, "; it must be at least 0"));
   }
+  check_type("gather_type", options.gather_type);
+  check_type("reduce_type", options.reduce_type);
   std::vector<WalkedTensor> trained = walk_parameters(*module, {});
   std::erase_if(trained, [](const WalkedTensor& each) { return !each.tensor.requires_grad(); });
   if (trained.empty()) {
@@ -303,7 +315,9 @@ std::vector<ParamGroup> ShardedEngine::decay_groups(double weight_decay) const {
 }
 
 void ShardedEngine::zero_grad() {
-  for (const NamedParameter& piece : impl_->pieces) piece.tensor.mutable_grad() = at::Tensor();
+  for (const auto& unit : impl_->units) {
+    if (unit) unit->zero_grad();
+  }
   for (at::Tensor& parameter : impl_->module->parameters()) {
     parameter.mutable_grad() = at::Tensor();
   }
@@ -318,10 +332,11 @@ at::Tensor ShardedEngine::clip_grad_norm(const ClipGradOptions& options) {
   const bool largest = std::isinf(options.norm_type);
   at::Tensor norm = grad_norm(pieces, options.norm_type).to(at::kFloat);
   if (!largest) norm = norm.pow(options.norm_type);
-  norm = norm.reshape({1}).contiguous();
+  const c10::Device home = norm.device();
+  norm = norm.reshape({1}).contiguous().to(impl_->exchange->device());
   impl_->exchange->group().all_reduce(norm, {.op = largest ? ReduceOp::max : ReduceOp::sum});
   if (!largest) norm = norm.pow(1 / options.norm_type);
-  norm = norm.reshape({});
+  norm = norm.reshape({}).to(home);
   if (options.error_if_nonfinite && !std::isfinite(norm.item<double>())) {
     const std::string name = non_finite_gradient(pieces).value_or("");
     throw NonFiniteGradient(
@@ -335,21 +350,25 @@ at::Tensor ShardedEngine::clip_grad_norm(const ClipGradOptions& options) {
 
 void ShardedEngine::with_whole_parameters(const std::function<void()>& call) {
   for (const auto& unit : impl_->units) {
-    if (unit) unit->await();
+    if (unit) unit->show();
   }
-  struct Release {
+  struct Hide {
     Impl& impl;
-    ~Release() {
+    ~Hide() {
       for (const auto& unit : impl.units) {
-        if (unit) unit->release();
+        if (unit) unit->hide();
       }
     }
-  } release{*impl_};
+  } hide{*impl_};
   call();
 }
 
 ShardedMemory ShardedEngine::memory() const {
   return impl_->memory_now();
+}
+
+ShardedTraffic ShardedEngine::traffic() const {
+  return impl_->exchange->traffic();
 }
 
 bool ShardedEngine::requires_sync() const {

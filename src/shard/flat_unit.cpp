@@ -31,6 +31,7 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
       exchange_(exchange),
       options_(options),
       layout_(sizes_of(parameters_), exchange.group().size()),
+      sums_(parameters_.size()),
       seen_(parameters_.size(), false),
       taken_(parameters_.size(), false) {
   const c10::AutoGradMode no_graph(false);
@@ -45,7 +46,18 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
   if (options_.init_sync) exchange_.group().broadcast(whole_);
 
   shard_ = whole_.narrow(0, rank * layout_.shard_length(), layout_.shard_length());
-  if (keeps_parts_only()) shard_ = shard_.clone();
+  const at::ScalarType computed = options_.gather_type.value_or(whole_.scalar_type());
+  const bool offloads = options_.offload_optimizer && !whole_.is_cpu();
+  if (offloads) {
+    shard_ = shard_.to(at::kCPU);
+  } else if (keeps_parts_only() || computed != whole_.scalar_type()) {
+    shard_ = shard_.clone();
+  }
+  if (computed != whole_.scalar_type()) {
+    whole_ = at::empty({layout_.length()}, whole_.options().dtype(computed));
+    point_at(whole_);
+    is_current_ = false;
+  }
   for (const FlatLayout::Piece& piece : layout_.pieces(rank)) {
     pieces_.push_back({.name = parameters_[piece.parameter].name,
                        .tensor = shard_.narrow(0, piece.at, piece.count).detach()});
@@ -56,6 +68,16 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
 
 at::Tensor FlatUnit::flat(std::size_t parameter, const at::Tensor& buffer) const {
   return buffer.narrow(0, layout_.offset(parameter), layout_.size(parameter));
+}
+
+// Not by set_data(), which would give a parameter of another type a new accumulator of gradients,
+// and the one there is has been told whom to call.
+void FlatUnit::point_at(const at::Tensor& buffer) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i].tensor;
+    const at::Tensor place = flat(i, buffer).view(parameter.sizes());
+    parameter.unsafeGetTensorImpl()->shallow_copy_from(place.getIntrusivePtr());
+  }
 }
 
 void FlatUnit::allocate() {
@@ -70,7 +92,9 @@ void FlatUnit::fetch() {
   if (is_current_ || is_fetching_) return;
   const c10::AutoGradMode no_graph(false);
   allocate();
-  sent_ = keeps_parts_only() ? shard_ : shard_.clone();
+  sent_ = keeps_parts_only() && !converts()
+              ? shard_
+              : shard_.to(whole_.options(), /*non_blocking=*/false, /*copy=*/true);
   fetching_ = exchange_.gather(whole_, sent_);
   is_fetching_ = true;
 }
@@ -98,17 +122,49 @@ void FlatUnit::outdate() {
   is_current_ = false;
 }
 
+void FlatUnit::show() {
+  if (!converts_type()) return await();
+  const c10::AutoGradMode no_graph(false);
+  const at::Tensor part = shard_.to(whole_.device());
+  const at::Tensor all = at::empty({layout_.length()}, part.options());
+  exchange_.gather(all, part).wait();
+  for (const WalkedTensor& each : parameters_) hidden_.push_back(each.tensor.detach());
+  point_at(all);
+}
+
+void FlatUnit::hide() {
+  if (!converts_type()) return release();
+  for (std::size_t i = 0; i < hidden_.size(); ++i) {
+    parameters_[i].tensor.unsafeGetTensorImpl()->shallow_copy_from(hidden_[i].getIntrusivePtr());
+  }
+  hidden_.clear();
+}
+
+const at::Tensor& FlatUnit::gradient_buffer() {
+  if (!gradients_.defined()) {
+    const at::ScalarType type = options_.reduce_type.value_or(whole_.scalar_type());
+    gradients_ = at::empty({layout_.length()}, whole_.options().dtype(type));
+  }
+  return gradients_;
+}
+
 bool FlatUnit::note_gradient(std::size_t parameter, bool take) {
   if (!seen_[parameter]) {
     seen_[parameter] = true;
     ++seen_count_;
   }
+  const c10::AutoGradMode no_graph(false);
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
-  if (take && gradient.defined()) {
-    const c10::AutoGradMode no_graph(false);
-    if (!gradients_.defined()) gradients_ = at::empty({layout_.length()}, whole_.options());
-    flat(parameter, gradients_).copy_(gradient.reshape({-1}));
+  at::Tensor& sum = sums_[parameter];
+  // Several in a row are added in the parts' type: in a narrow one small ones would be lost.
+  if (converts_type() && gradient.defined() && (!take || sum.defined())) {
+    sum = sum.defined() ? sum.add_(gradient) : gradient.to(shard_.scalar_type());
     gradient = at::Tensor();
+  }
+  const at::Tensor found = sum.defined() ? sum : gradient;
+  if (take && found.defined()) {
+    flat(parameter, gradient_buffer()).copy_(found.reshape({-1}));
+    gradient = sum = at::Tensor();
     taken_[parameter] = true;
   }
   return seen_count_ == parameters_.size();
@@ -118,25 +174,26 @@ void FlatUnit::start_mean() {
   const c10::AutoGradMode no_graph(false);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     // What an earlier backward without a reduction has left, and this one did not reach.
-    if (!taken_[i] && parameters_[i].tensor.grad().defined()) note_gradient(i, /*take=*/true);
+    const bool left = parameters_[i].tensor.grad().defined() || sums_[i].defined();
+    if (!taken_[i] && left) note_gradient(i, /*take=*/true);
   }
-  if (!gradients_.defined()) gradients_ = at::empty({layout_.length()}, whole_.options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!taken_[i]) flat(i, gradients_).zero_();
+    if (!taken_[i]) flat(i, gradient_buffer()).zero_();
   }
   for (const FlatLayout::Gap& gap : layout_.gaps()) {
     gradients_.narrow(0, gap.begin, gap.end - gap.begin).zero_();
   }
-  mean_ = exchange_.mean(gradients_, at::empty({layout_.shard_length()}, whole_.options()));
+  mean_ = exchange_.mean(gradients_, at::empty({layout_.shard_length()}, gradients_.options()));
 }
 
 void FlatUnit::finish_mean() {
   if (!mean_) return;
   const c10::AutoGradMode no_graph(false);
   mean_->finish();
+  const at::Tensor mean = mean_->shard.to(shard_.options());
   const auto pieces = layout_.pieces(exchange_.group().rank());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const at::Tensor part = mean_->shard.narrow(0, pieces[i].at, pieces[i].count);
+    const at::Tensor part = mean.narrow(0, pieces[i].at, pieces[i].count);
     at::Tensor& gradient = pieces_[i].tensor.mutable_grad();
     if (gradient.defined()) {
       gradient.add_(part);
@@ -154,13 +211,22 @@ void FlatUnit::forget_backward() {
   seen_count_ = 0;
 }
 
+void FlatUnit::zero_grad() {
+  for (const NamedParameter& piece : pieces_) piece.tensor.mutable_grad() = at::Tensor();
+  for (const WalkedTensor& each : parameters_) each.tensor.mutable_grad() = at::Tensor();
+  sums_.assign(sums_.size(), at::Tensor());
+}
+
 std::int64_t FlatUnit::parameter_bytes() const {
-  return bytes_of(whole_) + (keeps_parts_only() ? bytes_of(shard_) : 0);
+  const std::int64_t sent = sent_.defined() && !sent_.is_alias_of(shard_) ? bytes_of(sent_) : 0;
+  return bytes_of(whole_) + (shard_.is_alias_of(whole_) ? 0 : bytes_of(shard_)) + sent;
 }
 
 std::int64_t FlatUnit::gradient_bytes() const {
-  std::int64_t bytes = bytes_of(gradients_) + (mean_ ? bytes_of(mean_->shard) : 0);
+  std::int64_t bytes = bytes_of(gradients_);
+  if (mean_) bytes += bytes_of(mean_->shard) + bytes_of(mean_->received);
   for (const WalkedTensor& each : parameters_) bytes += bytes_of(each.tensor.grad());
+  for (const at::Tensor& sum : sums_) bytes += bytes_of(sum);
   // The parts' gradients share the memory of one mean.
   for (const NamedParameter& piece : pieces_) {
     if (!piece.tensor.grad().defined()) continue;

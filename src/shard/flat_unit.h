@@ -19,6 +19,9 @@ namespace lockstep {
 /// The parameters are views of the buffer. Where only parts are kept (ShardStage::parameters), its
 /// memory is given up and comes back under the same storage: whatever backward has kept of a
 /// parameter finds it there again.
+///
+/// Where the parts are of another type than the whole, or on another device, they lie on their own
+/// in every stage, and are converted on their way.
 class FlatUnit {
  public:
   FlatUnit(std::string name, std::vector<WalkedTensor> parameters, ShardExchange& exchange,
@@ -39,6 +42,11 @@ class FlatUnit {
   /// An optimizer has changed, or is about to change, the parts.
   void outdate();
 
+  /// Makes the parameters whole in the type of the parts, whatever they compute in.
+  void show();
+  /// Undoes it.
+  void hide();
+
   /// A parameter's gradient is there. With `take` it goes into the buffer that will be reduced,
   /// otherwise it stays with the parameter. True when it was the last one of the unit.
   bool note_gradient(std::size_t parameter, bool take);
@@ -48,12 +56,19 @@ class FlatUnit {
   void finish_mean();
   /// For the next backward.
   void forget_backward();
+  /// Drops the gradients of the parts, and what was kept for a later reduction.
+  void zero_grad();
 
   std::int64_t parameter_bytes() const;
   std::int64_t gradient_bytes() const;
 
  private:
   bool keeps_parts_only() const { return options_.stage == ShardStage::parameters; }
+  /// Whether a part is something else than a stretch of the whole, as it is.
+  bool converts() const { return converts_type() || shard_.device() != whole_.device(); }
+  bool converts_type() const { return shard_.scalar_type() != whole_.scalar_type(); }
+  void point_at(const at::Tensor& buffer);
+  const at::Tensor& gradient_buffer();
   at::Tensor flat(std::size_t parameter, const at::Tensor& buffer) const;
   void allocate();
 
@@ -63,15 +78,17 @@ class FlatUnit {
   ShardedOptions options_;
   FlatLayout layout_;
   at::Tensor whole_;
-  at::Tensor shard_;  // part of `whole_`, or on its own where that is given up
+  at::Tensor shard_;  // part of `whole_`, or on its own where that is given up or of another type
   std::vector<NamedParameter> pieces_;
 
   bool is_current_ = true;  // whole_ holds what the parts hold
   Work fetching_;
   bool is_fetching_ = false;
-  at::Tensor sent_;  // what is being sent of a part that lies in `whole_`
+  at::Tensor sent_;                 // what is being sent, where it is not the part itself
+  std::vector<at::Tensor> hidden_;  // what the parameters were before show()
 
   at::Tensor gradients_;
+  std::vector<at::Tensor> sums_;  // of whole gradients not yet reduced, in the type of the parts
   std::vector<bool> seen_, taken_;
   std::size_t seen_count_ = 0;
   std::optional<ShardExchange::Mean> mean_;

@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-ShardExchange::ShardExchange(const ProcessGroup& group, c10::Device device) : group_(group) {
+ShardExchange::ShardExchange(const ProcessGroup& group, c10::Device device)
+    : group_(group), device_(device) {
   if (!group.is_member()) {
     throw InvalidArgument("ShardedDataParallel: this rank is not a member of the group");
   }
@@ -22,11 +23,13 @@ ShardExchange::ShardExchange(const ProcessGroup& group, c10::Device device) : gr
 }
 
 Work ShardExchange::gather(const at::Tensor& whole, const at::Tensor& shard) {
+  traffic_.parameters += static_cast<std::int64_t>(whole.nbytes() - shard.nbytes());
   return group_.all_gather_into_tensor(whole, shard, {.async_op = true});
 }
 
 ShardExchange::Mean ShardExchange::mean(const at::Tensor& whole, const at::Tensor& shard) {
   Mean mean{.work = {}, .whole = whole, .received = {}, .shard = shard};
+  traffic_.gradients += static_cast<std::int64_t>(whole.nbytes() - shard.nbytes());
   if (adds_here_) {
     mean.received = at::empty_like(whole);
     mean.work = group_.all_to_all_single(mean.received, whole, {.async_op = true});

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/process_group.h"
+#include "lockstep/sharded.h"
 
 namespace lockstep {
 
@@ -31,9 +32,13 @@ class ShardExchange {
   Mean mean(const at::Tensor& whole, const at::Tensor& shard);
 
   ProcessGroup group() const { return group_; }
+  c10::Device device() const { return device_; }
+  const ShardedTraffic& traffic() const { return traffic_; }
 
  private:
   ProcessGroup group_;
+  c10::Device device_;
+  ShardedTraffic traffic_;
   bool adds_here_ = false;
 };
 
