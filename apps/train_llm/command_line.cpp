@@ -69,6 +69,9 @@ void check(const Options& options, Command command) {
         "--model-name and --model are both given; the first trains what is there on, the second "
         "begins from scratch (as --model-name DIR --from-scratch does)");
   }
+  if (!options.memory.empty() && !options.plan) {
+    throw InvalidArgument("--memory belongs to --plan, which is not given");
+  }
   if (options.from_scratch && options.model_name.empty()) {
     throw InvalidArgument("--from-scratch needs --model-name; without one all weights are new");
   }

@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "lockstep/cpu_memory.h"
 #include "lockstep/record.h"
+#include "plan.h"
 #include "program_ranks/program_ranks.h"
 #include "saved_model_commands.h"
 #include "train.h"
@@ -22,6 +23,10 @@ int run(int argc, char** argv) {
   }
   switch (invocation.command) {
     case train_llm::Command::train:
+      if (invocation.options.plan) {
+        std::cout << train_llm::plan_text(invocation);
+        return 0;
+      }
       return program_ranks::run_on_ranks(invocation.options.ranks,
                                          [&] { return train_llm::train(invocation); });
     case train_llm::Command::generate:

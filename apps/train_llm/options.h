@@ -51,6 +51,8 @@ struct Options {
   std::int64_t seed = 0;
 
   // Where it runs.
+  bool plan = false;
+  std::string memory = {};
   std::int64_t ranks = 1;
   std::int64_t slots = 0;
   std::string device = {};

@@ -17,7 +17,13 @@ struct CpuMemory {
   std::uint64_t in_use_bytes = 0;
   std::uint64_t peak_bytes = 0;  // of in_use_bytes
   std::uint64_t kept_bytes = 0;  // of tensors that are gone
+  /// What tensors have asked for, without what blocks are rounded up by.
+  std::uint64_t tensor_bytes = 0;
+  std::uint64_t peak_tensor_bytes = 0;  // since the last reset_cpu_memory_peak()
 };
 CpuMemory cpu_memory();
+
+/// Begins to look for the peak of tensor_bytes anew, as before a step that is to be measured.
+void reset_cpu_memory_peak();
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@ namespace {
 // Blocks are handed out with their size before them. Tensors want addresses that are a multiple of
 // 64.
 struct alignas(64) Header {
-  std::size_t bytes = 0;  // of the block, this included
+  std::size_t bytes = 0;   // of the block, this included
+  std::size_t wanted = 0;  // of the tensor
 };
 static_assert(sizeof(Header) == 64);
 
@@ -44,9 +45,9 @@ class ReusingAllocator final : public c10::Allocator {
     const c10::Device device(c10::kCPU);
     if (bytes == 0) return {nullptr, nullptr, &free_block, device};
     const std::size_t size = block_bytes(bytes);
-    void* block = take(size);
+    void* block = take(size, bytes);
     if (block == nullptr) block = c10::alloc_cpu(size);
-    static_cast<Header*>(block)->bytes = size;
+    *static_cast<Header*>(block) = {.bytes = size, .wanted = bytes};
     void* const data = static_cast<std::byte*>(block) + sizeof(Header);
     c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &free_block, device};
@@ -63,6 +64,11 @@ class ReusingAllocator final : public c10::Allocator {
     return memory_;
   }
 
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    memory_.peak_tensor_bytes = memory_.tensor_bytes;
+  }
+
  private:
   static void free_block(void* data) {
     if (data == nullptr) return;
@@ -71,10 +77,12 @@ class ReusingAllocator final : public c10::Allocator {
     if (!instance().keep(block)) c10::free_cpu(block);
   }
 
-  void* take(std::size_t size) {
+  void* take(std::size_t size, std::size_t wanted) {
     const std::lock_guard lock(mutex_);
     memory_.in_use_bytes += size;
     memory_.peak_bytes = std::max(memory_.peak_bytes, memory_.in_use_bytes);
+    memory_.tensor_bytes += wanted;
+    memory_.peak_tensor_bytes = std::max(memory_.peak_tensor_bytes, memory_.tensor_bytes);
     if (size < kSmallest) return nullptr;
     const auto found = blocks_.find(size);
     if (found == blocks_.end() || found->second.empty()) return nullptr;
@@ -85,9 +93,10 @@ class ReusingAllocator final : public c10::Allocator {
   }
 
   bool keep(void* block) {
-    const std::size_t size = static_cast<const Header*>(block)->bytes;
+    const auto [size, wanted] = *static_cast<const Header*>(block);
     const std::lock_guard lock(mutex_);
     memory_.in_use_bytes -= size;
+    memory_.tensor_bytes -= wanted;
     if (size < kSmallest || memory_.kept_bytes + size > memory_.peak_bytes) return false;
     blocks_[size].push_back(block);
     memory_.kept_bytes += size;
@@ -108,6 +117,10 @@ void reuse_cpu_memory() {
 
 CpuMemory cpu_memory() {
   return ReusingAllocator::instance().memory();
+}
+
+void reset_cpu_memory_peak() {
+  ReusingAllocator::instance().reset_peak();
 }
 
 }  // namespace lockstep

@@ -1,0 +1,159 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/error.h"
+#include "lockstep/gpt2_memory.h"
+#include "lockstep/progress.h"
+#include "lockstep/tokenizer.h"
+#include "model_setup.h"
+
+namespace train_llm {
+namespace {
+
+using lockstep::concat;
+using lockstep::InvalidArgument;
+using lockstep::MemoryPlan;
+using lockstep::ModelSizes;
+using lockstep::show_bytes;
+
+lockstep::Gpt2Config planned_config(const Options& options) {
+  std::int64_t entries = 1;  // with --model-name its configuration says
+  if (!options.tokenizer.empty()) {
+    entries = lockstep::Tokenizer::load(options.tokenizer).size();
+  } else if (options.model_name.empty()) {
+    entries = options.vocab_size;
+  }
+  return model_config(options, entries);
+}
+
+struct Widths {
+  int weights = 4, products = 4;
+};
+
+Widths widths_of(const std::string& dtype) {
+  if (dtype == "bf16") return {.weights = 2, .products = 2};
+  if (dtype == "fp32") return {};
+  return {.weights = 4, .products = 2};
+}
+
+ModelSizes planned_sizes(const Options& options, const lockstep::Gpt2Config& config) {
+  const Widths widths = widths_of(options.dtype);
+  const bool on_device = options.device.starts_with("cuda");
+  return lockstep::gpt2_sizes(config,
+                              {.tokens = std::min(options.seq_length, config.n_positions),
+                               .weight_bytes = widths.weights,
+                               .product_bytes = widths.products,
+                               .head_chunk_bytes = std::int64_t{on_device ? 1024 : 8} << 20});
+}
+
+MemoryPlan plan_of(const Options& options) {
+  const int bytes = widths_of(options.dtype).weights;
+  return {.ranks = static_cast<int>(options.ranks),
+          .micro_batch = options.batch_size,
+          .activation_checkpointing = options.activation_checkpointing,
+          .part_bytes = bytes,
+          .gather_bytes = bytes,
+          .reduce_bytes = bytes,
+          .optimizer_bytes = 2 * bytes,
+          .gradient_as_bucket_view = true};
+}
+
+std::string in_shell(const nlohmann::json& value) {
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const bool plain = !text.empty() && std::ranges::all_of(text, [](unsigned char letter) {
+    return std::isalnum(letter) != 0 ||
+           std::string_view("_-./:,=+").find(static_cast<char>(letter)) != std::string_view::npos;
+  });
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char letter : text)
+    quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return quoted + "'";
+}
+
+// The options that were given, with those that were chosen in place of what they say.
+std::string command_of(const Invocation& invocation, const MemoryPlan& plan) {
+  std::string command = "train_llm";
+  if (plan.ranks > 1) {
+    command = concat("lockstep run --standalone --nproc-per-node ", plan.ranks, " ", command);
+  }
+  const Options defaults = invocation.embedded ? parse_command_line({}).options : Options{};
+  const auto usual = effective_config(defaults), given = effective_config(invocation.options);
+  static const std::set<std::string> left_out = {"plan", "memory", "ranks", "batch-size", "shard"};
+  for (const auto& [name, value] : given.items()) {
+    if (left_out.contains(name) || value == usual.at(name)) continue;
+    command += " --" + name;
+    if (!value.is_boolean()) command += " " + in_shell(value);
+  }
+  command += concat(" --batch-size ", plan.micro_batch);
+  if (plan.stage > 0) command += concat(" --shard ", plan.stage);
+  return command;
+}
+
+// Whether this program can be told a stage.
+bool has_stages() {
+  return std::ranges::any_of(all_options(), [](const auto& each) { return each.name == "shard"; });
+}
+
+// The least that this model takes on so many ranks.
+MemoryPlan least_plan(MemoryPlan plan) {
+  plan.stage = 3;
+  plan.micro_batch = 1;
+  plan.activation_checkpointing = true;
+  return plan;
+}
+
+}  // namespace
+
+std::string plan_text(const Invocation& invocation) {
+  const Options& options = invocation.options;
+  const lockstep::Gpt2Config config = planned_config(options);
+  const ModelSizes sizes = planned_sizes(options, config);
+  const MemoryPlan asked = plan_of(options);
+  std::string text =
+      concat(lockstep::short_number(static_cast<double>(config.parameter_count())), " parameters, ",
+             options.dtype, ", ", asked.ranks, " rank(s), sequences of ",
+             std::min(options.seq_length, config.n_positions), " tokens",
+             asked.activation_checkpointing ? ", activation checkpointing" : "");
+  MemoryPlan chosen = asked;
+  if (options.memory.empty()) {
+    text += concat(", --batch-size ", asked.micro_batch);
+  } else {
+    const std::int64_t limit = lockstep::parse_bytes(options.memory);
+    const auto fitting = lockstep::fit_memory(sizes, asked, limit);
+    if (!fitting) {
+      const MemoryPlan least = least_plan(asked);
+      throw InvalidArgument(concat(
+          "--memory is ", options.memory, ", and nothing fits into it on ", asked.ranks,
+          " rank(s); the least is ", show_bytes(lockstep::predict_memory(sizes, least).peak),
+          " a rank, in stage 3 with --batch-size 1 --activation-checkpointing; use more ranks or a "
+          "shorter --seq-length"));
+    }
+    chosen = *fitting;
+  }
+  std::vector<lockstep::MemoryRow> rows;
+  for (int stage = 0; stage <= 3; ++stage) {
+    MemoryPlan plan = chosen;
+    plan.stage = stage;
+    rows.push_back(
+        {.name = concat("stage ", stage), .memory = lockstep::predict_memory(sizes, plan)});
+  }
+  text += options.memory.empty()
+              ? "; bytes of a rank, the most of each kind and of all together:\n"
+              : concat(", --batch-size ", chosen.micro_batch, "; bytes of a rank:\n");
+  text += lockstep::memory_table(rows);
+  if (options.memory.empty()) return text;
+  text += concat("stage ", chosen.stage, " fits into ", options.memory, " with ",
+                 show_bytes(rows[static_cast<std::size_t>(chosen.stage)].memory.peak));
+  if (chosen.stage > 0 && !has_stages()) {
+    return text + "; it is ShardedDataParallel's, in a program of your own\n";
+  }
+  return text + ":\n  " + command_of(invocation, chosen) + "\n";
+}
+
+}  // namespace train_llm

@@ -1,0 +1,85 @@
+"""train_llm --plan: tables, the choice for a given memory, and refusals. Give it the program."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
+MODEL = ("--model", "gpt2", "--vocab-size", "50257", "--dtype", "fp32", "--ranks", "4")
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def plan(*words):
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([TRAIN_LLM, *words], capture_output=True, text=True, timeout=120, cwd=folder)
+        left = os.listdir(folder)
+    return done.returncode, done.stdout, done.stderr, left
+
+
+def rows(text):
+    """{"stage": [parameters, gradients, optimizer, activations, buffers, peak]} in bytes."""
+    found = {}
+    for stage, values in re.findall(r"^stage (\d) +(\d.*)$", text, re.MULTILINE):
+        found[stage] = [float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+) (\w+)", values)]
+    return found
+
+
+class PlanTest(unittest.TestCase):
+    def test_a_table_has_every_stage_and_nothing_is_left_behind(self):
+        code, output, errors, left = plan(*MODEL, "--plan")
+        self.assertEqual((code, errors, left), (0, "", []), output)
+        self.assertIn("124M parameters, fp32, 4 rank(s), sequences of 1024 tokens", output)
+        table = rows(output)
+        self.assertEqual(list(table), ["0", "1", "2", "3"])
+        parameters = 124_439_808
+        self.assertAlmostEqual(table["0"][0] / (4 * parameters), 1, delta=0.001)
+        self.assertAlmostEqual(table["0"][2] / (8 * parameters), 1, delta=0.001)
+        self.assertAlmostEqual(table["1"][2] / (2 * parameters), 1, delta=0.001)
+        peaks = [row[5] for row in table.values()]
+        self.assertEqual(peaks, sorted(peaks, reverse=True))
+
+    def test_the_choice_fits_and_its_command_is_printed(self):
+        code, output, errors, _ = plan(*MODEL, "--plan", "--memory", "5GiB", "--lr", "1e-4")
+        self.assertEqual((code, errors), (0, ""), output)
+        self.assertIn("stage 0 fits into 5GiB with", output)
+        command = output.splitlines()[-1].split()
+        batch = command.pop()
+        self.assertEqual(command, "lockstep run --standalone --nproc-per-node 4 train_llm --model gpt2 --vocab-size 50257 "
+                                  "--lr 0.0001 --dtype fp32 --batch-size".split())
+        self.assertLessEqual(rows(output)["0"][5], 5 * 2**30)
+        _, more, _, _ = plan(*MODEL, "--plan", "--batch-size", str(int(batch) + 1))
+        self.assertGreater(rows(more)["0"][5], 5 * 2**30)
+
+    def test_less_memory_takes_a_later_stage(self):
+        stages = []
+        for memory in ("5GiB", "2.2GiB", "1.8GiB", "1.6GiB"):
+            code, output, errors, _ = plan(*MODEL, "--plan", "--memory", memory)
+            self.assertEqual(code, 0, errors)
+            stages.append(re.search(r"^stage (\d) fits into", output, re.MULTILINE)[1])
+        self.assertEqual(stages, ["0", "1", "2", "3"])
+
+    def test_what_does_not_fit_is_refused_with_the_least_that_would(self):
+        code, output, errors, _ = plan(*MODEL, "--plan", "--memory", "100MiB")
+        self.assertEqual((code, output), (2, ""))
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        least = re.search(r"nothing fits into it on 4 rank\(s\); the least is ([\d.]+) (\w+) a rank", errors)
+        self.assertTrue(least, errors)
+        enough = f"{float(least[1]) * 1.01:.2f}{least[2]}"
+        code, output, errors, _ = plan(*MODEL, "--plan", "--memory", enough, "--activation-checkpointing")
+        self.assertEqual(code, 0, errors)
+        self.assertIn("stage 3 fits into", output)
+
+    def test_bad_values_are_refused_in_one_line(self):
+        for words, said in (((*MODEL, "--plan", "--memory", "much"), "'much' is not a number of bytes"),
+                            ((*MODEL, "--memory", "3GiB"), "--memory belongs to --plan")):
+            code, _, errors, _ = plan(*words)
+            self.assertEqual(code, 2, errors)
+            self.assertIn(said, errors)
+            self.assertEqual(len(errors.splitlines()), 1, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
