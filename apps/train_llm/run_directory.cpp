@@ -1,9 +1,6 @@
 #include "run_directory.h"
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <string_view>
 
@@ -35,34 +32,15 @@ bool RunDirectory::has_model() const {
   return fs::exists(model_config()) && fs::exists(tokenizer());
 }
 
-bool RunDirectory::has_config() const {
-  return fs::exists(path_ + "/config.json");
-}
-
-std::optional<std::int64_t> RunDirectory::newest_snapshot() const {
-  std::optional<std::int64_t> newest;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(snapshots(), ignored)) {
-    const std::string name = entry.path().filename();
-    constexpr std::string_view kPrefix = "step_";
-    if (!name.starts_with(kPrefix)) continue;
-    std::int64_t step = 0;
-    const char* end = name.data() + name.size();
-    const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (error == std::errc() && stopped == end) newest = std::max(newest.value_or(0), step);
-  }
-  return newest;
-}
-
 Options RunDirectory::stored_options() const {
-  return read_stored_options(path_ + "/config.json");
+  return read_stored_options(config());
 }
 
 void RunDirectory::check_same(const lockstep::Gpt2Config& model,
                               const lockstep::Tokenizer& tokenizer) const {
   if (!has_model()) return;
   const auto refuse = [this](const char* what, std::int64_t there, std::int64_t here) {
-    throw InvalidArgument(concat("the run in ", path_, " has another ", what, there, " there, ",
+    throw InvalidArgument(concat("the run in ", path(), " has another ", what, there, " there, ",
                                  here, " here); name another --experiment-name"));
   };
   const auto theirs = lockstep::Tokenizer::load(this->tokenizer());
@@ -80,14 +58,10 @@ void RunDirectory::check_same(const lockstep::Gpt2Config& model,
 
 void RunDirectory::write(const Options& options, const lockstep::Gpt2Config& model,
                          const lockstep::Tokenizer& tokenizer) const {
-  std::error_code problem;
-  fs::create_directories(path_ + "/model", problem);
-  if (problem) {
-    throw lockstep::SystemError(concat("cannot make ", path_, "/model: ", problem.message()));
-  }
+  program_runs::make_folder(path() + "/model");
   tokenizer.save(this->tokenizer());
   lockstep::write_durably(model_config(), model.to_json());
-  lockstep::write_durably(path_ + "/config.json", effective_config(options).dump(2) + "\n");
+  lockstep::write_durably(config(), effective_config(options).dump(2) + "\n");
 }
 
 std::string changed_options(const Options& before, const Options& now) {

@@ -1,34 +1,27 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 #include "lockstep/gpt2_config.h"
 #include "lockstep/tokenizer.h"
 #include "options.h"
+#include "program_runs/run_folder.h"
 
 namespace train_llm {
 
 /// What a run keeps beside its snapshots and metrics, so that it can go on, speak and be exported
 /// without its command line: config.json (the options), model/config.json, tokenizer/.
-class RunDirectory {
+class RunDirectory : public program_runs::RunFolder {
  public:
-  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+  using RunFolder::RunFolder;
 
   /// SAVE_DIR/EXPERIMENT_NAME.
   static RunDirectory chosen(const Options& options);
 
-  const std::string& path() const { return path_; }
-  std::string snapshots() const { return path_ + "/snapshots"; }
-  std::string model_config() const { return path_ + "/model/config.json"; }
-  std::string tokenizer() const { return path_ + "/tokenizer"; }
+  std::string model_config() const { return path() + "/model/config.json"; }
+  std::string tokenizer() const { return path() + "/tokenizer"; }
 
   bool has_model() const;
-  /// Whether a run has begun here.
-  bool has_config() const;
-  /// The step of the newest snapshot.
-  std::optional<std::int64_t> newest_snapshot() const;
   /// The options that the run was last started with; defaults for what they do not say. Throws
   /// InvalidArgument for a file that this program has not written.
   Options stored_options() const;
@@ -40,9 +33,6 @@ class RunDirectory {
   /// Throws SystemError.
   void write(const Options& options, const lockstep::Gpt2Config& model,
              const lockstep::Tokenizer& tokenizer) const;
-
- private:
-  std::string path_;
 };
 
 /// One line about options that a run was begun with and that are others now; empty when none is.

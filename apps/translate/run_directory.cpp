@@ -1,9 +1,6 @@
 #include "run_directory.h"
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
-#include <string_view>
 
 #include "command_line.h"
 #include "core/durable_file.h"
@@ -16,43 +13,18 @@ namespace {
 namespace fs = std::filesystem;
 using lockstep::concat;
 
-void make_folder(const std::string& path) {
-  std::error_code problem;
-  fs::create_directories(path, problem);
-  if (problem) throw lockstep::SystemError(concat("cannot make ", path, ": ", problem.message()));
-}
-
 }  // namespace
 
-bool RunDirectory::has_config() const {
-  return fs::exists(path_ + "/config.json");
-}
-
-std::optional<std::int64_t> RunDirectory::newest_snapshot() const {
-  std::optional<std::int64_t> newest;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(snapshots(), ignored)) {
-    const std::string name = entry.path().filename();
-    constexpr std::string_view kPrefix = "step_";
-    if (!name.starts_with(kPrefix)) continue;
-    std::int64_t step = 0;
-    const char* end = name.data() + name.size();
-    const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (error == std::errc() && stopped == end) newest = std::max(newest.value_or(0), step);
-  }
-  return newest;
-}
-
 Options RunDirectory::stored_options() const {
-  return read_stored_options(path_ + "/config.json");
+  return read_stored_options(config());
 }
 
 void RunDirectory::write(const Options& options, const Vocabulary& source,
                          const Vocabulary& target) const {
-  make_folder(path_);
-  source.save(path_, options.lang_src);
-  target.save(path_, options.lang_tgt);
-  lockstep::write_durably(path_ + "/config.json", effective_config(options).dump(2) + "\n");
+  program_runs::make_folder(path());
+  source.save(path(), options.lang_src);
+  target.save(path(), options.lang_tgt);
+  lockstep::write_durably(config(), effective_config(options).dump(2) + "\n");
 }
 
 std::string RunDirectory::set_aside_after(std::int64_t epoch) const {
@@ -60,9 +32,9 @@ std::string RunDirectory::set_aside_after(std::int64_t epoch) const {
   if (!newest_snapshot() && newest.value_or(0) <= epoch) return {};
   std::string folder;
   for (int number = 1; folder.empty() || fs::exists(folder); ++number) {
-    folder = concat(path_, "/set_aside_", number);
+    folder = concat(path(), "/set_aside_", number);
   }
-  make_folder(folder + "/weights");
+  program_runs::make_folder(folder + "/weights");
   const auto move = [](const std::string& from, const std::string& to) {
     std::error_code problem;
     if (fs::exists(from)) fs::rename(from, to, problem);

@@ -1,30 +1,23 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 
 #include "lockstep/transformer.h"
 #include "options.h"
+#include "program_runs/run_folder.h"
 #include "vocabulary.h"
 
 namespace translate {
 
 /// What a run keeps beside its snapshots and metrics, so that it can go on and translate without
 /// its command line: config.json (the options), the vocabularies, weights/ (the tutorial's files).
-class RunDirectory {
+class RunDirectory : public program_runs::RunFolder {
  public:
-  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+  using RunFolder::RunFolder;
 
-  const std::string& path() const { return path_; }
-  std::string snapshots() const { return path_ + "/snapshots"; }
-  std::string weights() const { return path_ + "/weights"; }
+  std::string weights() const { return path() + "/weights"; }
 
-  /// Whether a run has begun here.
-  bool has_config() const;
-  /// The step of the newest snapshot.
-  std::optional<std::int64_t> newest_snapshot() const;
   /// The options that the run was last started with. Throws InvalidArgument.
   Options stored_options() const;
 
@@ -35,9 +28,6 @@ class RunDirectory {
   /// the run can go on from there. Returns the folder; empty: there was nothing to move. Throws
   /// SystemError.
   std::string set_aside_after(std::int64_t epoch) const;
-
- private:
-  std::string path_;
 };
 
 lockstep::TransformerConfig model_config(const Options& options, const Vocabulary& source,

@@ -1,20 +1,17 @@
 #include "weight_files.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include "lockstep/error.h"
 #include "lockstep/torch_file.h"
+#include "program_runs/run_folder.h"
 
 namespace translate {
 namespace {
 
-namespace fs = std::filesystem;
 using lockstep::concat;
 using lockstep::InvalidArgument;
 using lockstep::PyValue;
@@ -57,26 +54,13 @@ std::string weight_file_path(const std::string& directory, std::int64_t epoch) {
 }
 
 std::optional<std::int64_t> newest_weight_file(const std::string& directory) {
-  std::optional<std::int64_t> newest;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename();
-    if (!name.starts_with(kBefore) || !name.ends_with(kAfter)) continue;
-    std::int64_t number = 0;
-    const char* end = name.data() + name.size() - kAfter.size();
-    const auto [stopped, error] = std::from_chars(name.data() + kBefore.size(), end, number);
-    if (error == std::errc() && stopped == end) newest = std::max(newest.value_or(0), number);
-  }
-  return newest;
+  return program_runs::greatest_number(directory, kBefore, kAfter);
 }
 
 void write_weight_file(const std::string& directory, const lockstep::Snapshot& snapshot,
                        const std::string& wandb_run_id) {
   const auto epochs = snapshot.parts.at("trainer").values.at("epoch").get<std::int64_t>();
-  std::error_code problem;
-  fs::create_directories(directory, problem);
-  if (problem)
-    throw lockstep::SystemError(concat("cannot make ", directory, ": ", problem.message()));
+  program_runs::make_folder(directory);
   lockstep::PythonOptimizerState optimizer = lockstep::to_python(snapshot.parts.at("optimizer"));
   lockstep::save_pt(
       weight_file_path(directory, epochs - 1),
