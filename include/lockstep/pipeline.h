@@ -35,6 +35,12 @@ enum class LossWeight {
   one,   // all of it: for losses that are sums
 };
 
+/// When the gradients of tied parameters are added.
+enum class TieSum {
+  each_step,         // one message each way; the sum is rounded in another order
+  each_micro_batch,  // the bits of one process with one parameter, for a message a micro-batch
+};
+
 struct PipelineOptions {
   int micro_batches = 1;
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
@@ -46,6 +52,7 @@ struct PipelineOptions {
   /// Parameters that are one ("embed.weight" and "head.weight"), in lists. All of a list begin with
   /// the value of the first, and after each step have the sum of all their gradients.
   std::vector<std::vector<std::string>> ties = {};
+  TieSum tie_sum = TieSum::each_step;
   /// Ranks that have the same stage and other samples; gradients become the mean over them. Not a
   /// member (the default): none.
   ProcessGroup data_group = {};

@@ -80,6 +80,7 @@ std::string options_text(const PipelineOptions& options, const std::vector<Pipel
   for (const PipelinePart& part : list) text += " " + part.name;
   text += ", divided";
   for (const int length : lengths) text += concat(" ", length);
+  if (options.tie_sum == TieSum::each_micro_batch) text += ", ties added each micro-batch";
   for (const auto& tie : options.ties) {
     text += ", tie";
     for (const std::string& name : tie) text += " " + name;
@@ -113,10 +114,15 @@ Pipeline::Impl::Impl(const ProcessGroup& group, const std::vector<PipelinePart>&
   }
   for (int before = 0; before < stage; ++before) first_part += lengths[before];
   make_parts(list, lengths[stage]);
-  if (trains_data_parallel() && !parameters.empty()) {
-    data_mean = std::make_unique<DataMean>(options.data_group, parameters);
-  }
   agree_on_names();
+  if (trains_data_parallel()) {
+    std::vector<StageParameter> tied, others;
+    for (const StageParameter& each : parameters) {
+      (ties && ties->names().contains(each.name) ? tied : others).push_back(each);
+    }
+    if (!others.empty()) data_mean = std::make_unique<DataMean>(options.data_group, others);
+    if (!tied.empty()) tied_mean = std::make_unique<DataMean>(options.data_group, tied);
+  }
   make_lines();
 }
 
@@ -149,7 +155,7 @@ void Pipeline::Impl::agree_on_names() {
       at = end + 1;
     }
   }
-  ties = std::make_unique<TiedParameters>(group, options.ties, names, parameters);
+  ties = std::make_unique<TiedParameters>(group, options, names, parameters);
   ties->share_values();
 }
 

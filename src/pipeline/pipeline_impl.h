@@ -30,7 +30,7 @@ struct Pipeline::Impl {
   std::shared_ptr<torch::nn::Module> module;
   std::vector<StageParameter> parameters;  // that require gradients
 
-  std::unique_ptr<DataMean> data_mean;
+  std::unique_ptr<DataMean> data_mean, tied_mean;  // of parameters that are not tied, and that are
   std::unique_ptr<TiedParameters> ties;
 
   /// To and from the neighbours; those of the ends are not there.

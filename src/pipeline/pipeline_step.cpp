@@ -210,6 +210,7 @@ void Pipeline::Impl::stage_backward(Step& step, int micro_batch) {
   }
   {
     const Spent computing(times.backward);
+    if (ties) ties->before_backward();
     if (!roots.empty() && roots.front().requires_grad()) {
       torch::autograd::backward(roots, gradients);
     }
@@ -222,12 +223,15 @@ void Pipeline::Impl::stage_backward(Step& step, int micro_batch) {
     }
     gradients_out->send(parcel);
   }
+  const Spent reducing(times.reducing);
+  if (ties) ties->after_backward();  // after what the stage before waits for
 }
 
 void Pipeline::Impl::run_training(Step& step) {
   const int count = options.micro_batches;
   const PipelineShape shape{.stages = stages, .micro_batches = count};
   PipelineTimes& times = step.result.times;
+  if (ties) ties->begin_step();
   if (activations_in) activations_in->expect(count);
   if (gradients_in) gradients_in->expect(count);
   // When the stage before sends a forward, it has had the gradients of so many fewer.
@@ -246,7 +250,8 @@ void Pipeline::Impl::run_training(Step& step) {
   {
     const Spent reducing(times.reducing);
     if (data_mean) data_mean->reduce();
-    if (ties) ties->add_gradients();
+    if (ties) ties->finish_step();
+    if (tied_mean) tied_mean->reduce();
   }
   const Spent sending(times.sending);
   if (activations_out) activations_out->finish();

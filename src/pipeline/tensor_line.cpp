@@ -118,7 +118,7 @@ void TensorSender::send(const Parcel& parcel) {
     }
   }
   const Description description = encode(described);
-  if (known_.size() == kMostDescriptions) known_.clear();
+  if (known_.size() == kMostDescriptions && !known_.contains(description)) known_.clear();
   const auto [known, is_new] =
       known_.try_emplace(description, static_cast<std::int64_t>(known_.size()));
 
@@ -131,6 +131,7 @@ void TensorSender::send(const Parcel& parcel) {
   fields[kRows] = parcel.rows;
   post(envelope, parcel.micro_batch);
   if (is_new) {
+    ++descriptions_sent_;
     const at::Tensor numbers =
         at::empty({static_cast<std::int64_t>(description.size())}, at::kLong);
     std::ranges::copy(description, numbers.mutable_data_ptr<std::int64_t>());

@@ -52,6 +52,8 @@ class TensorSender {
   /// Waits until everything has left.
   void finish();
 
+  std::int64_t descriptions_sent() const { return descriptions_sent_; }
+
  private:
   void post(const at::Tensor& tensor, std::int64_t micro_batch);
 
@@ -62,6 +64,7 @@ class TensorSender {
   };
   End end_;
   std::map<Description, std::int64_t> known_;
+  std::int64_t descriptions_sent_ = 0;
   std::deque<Leaving> leaving_;
 };
 

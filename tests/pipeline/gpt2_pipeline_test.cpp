@@ -64,7 +64,7 @@ std::string name_in_model(const std::string& name, bool tied) {
 }
 
 void expect_gpt2_of_one_process(World& world, bool tied, int micro_batches,
-                                PipelineSchedule schedule) {
+                                PipelineSchedule schedule, TieSum tie_sum = TieSum::each_step) {
   SCOPED_TRACE(concat(tied ? "tied" : "not tied", ", ", micro_batches, " micro-batches"));
   Gpt2 whole = tiny_gpt2(tied);
   AdamW one(decay_groups(*whole, 0.1), {.lr = 1e-3});
@@ -73,10 +73,10 @@ void expect_gpt2_of_one_process(World& world, bool tied, int micro_batches,
                     {.micro_batches = micro_batches,
                      .schedule = schedule,
                      .loss = gpt2_parts_loss,
-                     .ties = list.ties});
+                     .ties = list.ties,
+                     .tie_sum = tie_sum});
   AdamW many(decay_groups(*pipeline.module(), 0.1), {.lr = 1e-3});
-  // Two gradients of one tied weight are added once a step, and not in each micro-batch.
-  const bool same_bits = !tied || micro_batches == 1;
+  const bool same_bits = !tied || micro_batches == 1 || tie_sum == TieSum::each_micro_batch;
   for (int step = 0; step < 3; ++step) {
     whole->zero_grad();
     const double expected = train_whole(whole, step, micro_batches);
@@ -110,12 +110,15 @@ RANKS_TEST(PipelineGpt2, two_stages_equal_one_process, 2) {
                                  PipelineSchedule::one_forward_one_backward);
     }
   }
+  expect_gpt2_of_one_process(world, true, 3, PipelineSchedule::one_forward_one_backward,
+                             TieSum::each_micro_batch);
 }
 RANKS_TEST(PipelineGpt2, four_stages_over_gloo_equal_one_process, 4) {
   World world = init({.backend = "gloo"});
   torch::set_num_threads(1);
   expect_gpt2_of_one_process(world, true, 3, PipelineSchedule::one_forward_one_backward);
   expect_gpt2_of_one_process(world, true, 1, PipelineSchedule::gpipe);
+  expect_gpt2_of_one_process(world, true, 3, PipelineSchedule::gpipe, TieSum::each_micro_batch);
 }
 
 // A tied weight has the same bits however the model is divided.
@@ -142,4 +145,28 @@ RANKS_TEST(PipelineGpt2, ties_do_not_depend_on_the_stages, 3) {
   }
   for (const at::Tensor& each : tied) EXPECT_TRUE(equal_bits(each, tied.back()));
   EXPECT_GE(tied.size(), 2u);
+}
+
+// Two steps without zero_grad() in between add up, also what is tied.
+RANKS_TEST(PipelineGpt2, gradients_of_ties_accumulate_over_steps, 2) {
+  World world = init();
+  torch::set_num_threads(1);
+  for (const TieSum tie_sum : {TieSum::each_step, TieSum::each_micro_batch}) {
+    Gpt2 whole = tiny_gpt2(true);
+    Gpt2Parts list = gpt2_parts(tiny_gpt2(true));
+    Pipeline pipeline(
+        world.group(), list.parts,
+        {.micro_batches = 2, .loss = gpt2_parts_loss, .ties = list.ties, .tie_sum = tie_sum});
+    for (int step = 0; step < 2; ++step) {
+      train_whole(whole, step, 2);
+      const auto [ids, labels] = tokens_of(step);
+      pipeline.train_step({ids}, {labels});
+    }
+    const auto expected = whole->named_parameters();
+    for (const auto& item : pipeline.module()->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(item.value().grad(),
+                                  expected[name_in_model(item.key(), true)].grad(), 1e-4, 1e-6))
+          << item.key();
+    }
+  }
 }
