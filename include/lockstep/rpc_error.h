@@ -100,8 +100,8 @@ enum class FailureKind : std::uint8_t {
   wrong_types,
   bad_message,
   shut_down,
-  timeout,  // from here on never sent
-  peer_died,
+  timeout,
+  peer_died,  // from here on never sent
   no_such_peer,
 };
 

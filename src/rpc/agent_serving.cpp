@@ -131,8 +131,9 @@ void AgentCore::serve_object_call(Serving serving) {
       return refuse(serving, FailureKind::wrong_types, served->signature, {});
     }
     const std::shared_ptr<Connection> connection = serving.connection;
+    const Time deadline = serving.deadline;
     return run(nullptr, std::move(serving),
-               [this, connection, served](const Caller& caller, Reader& in, Writer& out) {
+               [this, connection, served, deadline](const Caller& caller, Reader& in, Writer& out) {
                  auto made = std::make_shared<Object>();
                  made->value = served->make(caller, in);
                  made->served = served;
@@ -140,8 +141,9 @@ void AgentCore::serve_object_call(Serving serving) {
                  made->holder = connection->number();
                  const std::lock_guard lock(mutex_);
                  const std::uint64_t number = next_object_++;
-                 // Nobody would drop what was made for a connection that has ended.
-                 if (!connection->closed()) objects_.emplace(number, std::move(made));
+                 // Nobody would drop what was made for a connection that has ended, or too late.
+                 const bool late = std::chrono::steady_clock::now() >= deadline;
+                 if (!late && !connection->closed()) objects_.emplace(number, std::move(made));
                  out.number(number);
                });
   }
@@ -164,9 +166,8 @@ void AgentCore::run(std::shared_ptr<HandlerPool::Strand> strand, Serving serving
   auto kept = std::make_shared<Serving>(std::move(serving));
   auto task = [this, kept, body = std::move(body)] {
     const std::uint64_t id = kept->message.head.id;
-    if (kept->connection->closed() || std::chrono::steady_clock::now() >= kept->deadline) {
-      kept->connection->open_calls()--;  // nobody waits for it any more
-      return;
+    if (std::chrono::steady_clock::now() >= kept->deadline) {
+      return refuse(*kept, FailureKind::timeout, {}, "no thread was free for it in time");
     }
     if (closing_) return refuse(*kept, FailureKind::shut_down, {}, "it was shut down");
     Payload result;

@@ -94,8 +94,9 @@ void Connection::call(PendingCall call, MessageHead head, Payload payload) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   head.timeout_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(left.count(), 1, 1u << 31));
-  // If it cannot be sent, closing fails it; without room in time its deadline does.
-  send_message(std::move(head), std::move(payload), deadline);
+  // Where the connection has ended, closing it fails the call; otherwise there was no room in time.
+  const bool sent = send_message(std::move(head), std::move(payload), deadline);
+  if (!sent && !closed()) pending_.abandon(*number);
 }
 
 void Connection::answer(std::uint64_t id, Payload payload) {

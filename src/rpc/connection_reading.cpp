@@ -175,7 +175,9 @@ bool Connection::wants(const MessageHead& head) {
   if (options_.calls != (head.kind == FrameKind::answer)) {
     throw BadMessage("rpc: calls go one way over a connection, and answers the other");
   }
-  return !options_.calls || pending_.contains(head.id);
+  if (!options_.calls || pending_.contains(head.id)) return true;
+  pending_.take(head.id);  // its place is free again
+  return false;
 }
 
 Blob Connection::shared_blob(const BlobPlace& place) {

@@ -34,8 +34,8 @@ std::optional<std::uint64_t> PendingCalls::add(PendingCall call) {
   std::optional<Failure> failure;
   {
     std::unique_lock lock(mutex_);
-    const bool room = changed_.wait_until(lock, call.deadline,
-                                          [this] { return closed_ || calls_.size() < limit_; });
+    const bool room = changed_.wait_until(
+        lock, call.deadline, [this] { return closed_ || calls_.size() + late_.size() < limit_; });
     if (room && !closed_) {
       const std::uint64_t number = next_++;
       calls_.emplace(number, std::move(call));
@@ -55,11 +55,18 @@ bool PendingCalls::contains(std::uint64_t number) const {
 std::optional<PendingCall> PendingCalls::take(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = calls_.find(number);
-  if (found == calls_.end()) return std::nullopt;
+  if (found == calls_.end()) {
+    if (late_.erase(number) > 0) changed_.notify_one();
+    return std::nullopt;
+  }
   PendingCall call = std::move(found->second);
   calls_.erase(found);
   changed_.notify_one();
   return call;
+}
+
+void PendingCalls::abandon(std::uint64_t number) {
+  if (const auto call = take(number)) fail(*call, out_of_time(*call));
 }
 
 PendingCalls::Time PendingCalls::expire(Time now) {
@@ -73,10 +80,10 @@ PendingCalls::Time PendingCalls::expire(Time now) {
         ++each;
         continue;
       }
+      late_.insert(each->first);
       late.push_back(std::move(each->second));
       each = calls_.erase(each);
     }
-    if (!late.empty()) changed_.notify_all();
   }
   for (const PendingCall& call : late) fail(call, out_of_time(call));
   return next;
@@ -88,6 +95,7 @@ void PendingCalls::fail_all(const Failure& failure) {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = failure;
     calls.swap(calls_);
+    late_.clear();
     changed_.notify_all();
   }
   for (const auto& [number, call] : calls) fail(call, failure);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "lockstep/rpc_error.h"
@@ -38,10 +39,15 @@ class PendingCalls {
   /// Its number. Waits for room until the call's deadline; then, and after fail_all(), it fails the
   /// call and returns nothing.
   std::optional<std::uint64_t> add(PendingCall call);
+  /// Whether someone waits for its answer.
   bool contains(std::uint64_t number) const;
+  /// Its answer has come. Nothing if nobody waits for it any more.
   std::optional<PendingCall> take(std::uint64_t number);
+  /// It will have no answer: it could not be sent in time.
+  void abandon(std::uint64_t number);
 
-  /// Fails those whose time is over. Returns the deadline of the next.
+  /// Fails those whose time is over. Returns the deadline of the next. They take room until their
+  /// answers come: the peer still has them.
   Time expire(Time now);
   /// Fails all, and those that are added later.
   void fail_all(const Failure& failure);
@@ -57,6 +63,7 @@ class PendingCalls {
   std::size_t limit_ = 1;
   std::uint64_t next_ = 1;
   std::map<std::uint64_t, PendingCall> calls_;
+  std::set<std::uint64_t> late_;
   std::optional<Failure> closed_;
 };
 

@@ -145,7 +145,7 @@ FailureFrame decode_failure(std::string_view content) {
   FailureFrame result;
   result.id = take<std::uint64_t>(content);
   const auto kind = take<std::uint8_t>(content);
-  if (kind < 1 || kind > static_cast<std::uint8_t>(FailureKind::shut_down)) {
+  if (kind < 1 || kind > static_cast<std::uint8_t>(FailureKind::timeout)) {
     bad_frame("a failure of an unknown kind");
   }
   result.failure.kind = static_cast<FailureKind>(kind);

@@ -319,6 +319,23 @@ TEST_P(EachTransport, what_comes_after_a_call_runs_with_its_result) {
   EXPECT_THROW(thrown.get(), std::logic_error);
 }
 
+TEST(Agent, calls_whose_time_is_over_take_room_until_the_peer_has_done_them) {
+  TwoAgents agents("unix", {.threads = 1, .max_calls = 4});
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> ran = 0;
+  agents.server->serve("wait", [&, released] {
+    ++ran;
+    released.wait();
+  });
+  for (int count = 0; count < 20; ++count) {
+    EXPECT_THROW(agents.caller->call({"server", "wait", 5ms}).get(), CallTimeout);
+  }
+  release.set_value();
+  for (int count = 0; count < 20; ++count) agents.caller->call({"server", "wait"}).get();
+  EXPECT_LE(ran, 24);  // those that were not begun in time were not begun at all
+}
+
 TEST(Agent, a_name_that_nobody_has_is_told_in_time) {
   TwoAgents agents("unix");
   EXPECT_THROW(agents.caller->call({"nobody", "f", 30ms}).get(), NoSuchPeer);
