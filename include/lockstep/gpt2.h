@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <torch/csrc/api/include/torch/nn/module.h>
 #include <torch/csrc/api/include/torch/nn/pimpl.h>
 
+#include "lockstep/deferred.h"
 #include "lockstep/gpt2_config.h"
 
 namespace lockstep {
@@ -28,6 +30,9 @@ struct Gpt2Options {
   bool fused = true;
   /// Of the initial weights, which depend on nothing else.
   std::uint64_t seed = 0;
+  /// Parameters get no memory: the model is for ShardedDataParallel, which makes or reads one after
+  /// the other and keeps parts (lockstep/deferred.h).
+  bool deferred = false;
 };
 
 /// The sum of the losses of some tokens and how many they are.
@@ -58,7 +63,7 @@ struct KeyValueCache;
 /// softmax and the loss are float32 always.
 ///
 /// Thread rule: as for any module, one thread.
-class Gpt2Impl : public torch::nn::Module {
+class Gpt2Impl : public torch::nn::Module, public DeferredModule {
  public:
   /// With GPT-2's initialisation. Throws InvalidArgument.
   explicit Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options = {});
@@ -89,6 +94,8 @@ class Gpt2Impl : public torch::nn::Module {
   const Gpt2Options& options() const { return options_; }
   void set_activation_checkpointing(bool enabled) { options_.activation_checkpointing = enabled; }
 
+  void make_parameters(const Take& take) const override;
+
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<at::Device>& device = std::nullopt) const override;
   void pretty_print(std::ostream& stream) const override;
@@ -98,7 +105,15 @@ class Gpt2Impl : public torch::nn::Module {
   Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options, Uninitialised);
   friend std::shared_ptr<Gpt2Impl> make_uninitialised_gpt2(const Gpt2Config& config,
                                                            const Gpt2Options& options);
+  friend class Gpt2 load_gpt2(const std::string& directory, const Gpt2Options& options);
 
+  /// How a parameter begins: normal with this deviation, or all of one value.
+  struct Beginning {
+    const at::Tensor& parameter;
+    double deviation = 0;
+    double value = 0;
+  };
+  std::vector<Beginning> beginnings() const;
   void initialise();
   void check_ids(const at::Tensor& ids, std::int64_t past) const;
   at::Tensor hidden_states(const at::Tensor& ids, KeyValueCache* cache);
@@ -109,6 +124,7 @@ class Gpt2Impl : public torch::nn::Module {
   std::shared_ptr<Gpt2Weights> weights_;
   std::shared_ptr<FusedGpt2> fused_;
   bool said_why_not_fused_ = false;
+  std::function<void(const Take&)> source_;  // of the values of a deferred model that is read
 };
 
 /// Owns a Gpt2Impl, as torch::nn::Linear does a LinearImpl; copies share it.
@@ -124,7 +140,7 @@ class Gpt2 : public torch::nn::ModuleHolder<Gpt2Impl> {
 /// pytorch_model.bin, or shards of them with their index; names with or without `transformer.`.
 /// Weights become float32, whatever the file holds. Nothing in a file is executed. Throws
 /// InvalidArgument, in one line with the file, for files that are damaged, missing or do not fit
-/// config.json, and SystemError.
+/// config.json, and SystemError. With `deferred` the files are read later, tensor by tensor.
 Gpt2 load_gpt2(const std::string& directory, const Gpt2Options& options = {});
 
 struct Gpt2SaveOptions {

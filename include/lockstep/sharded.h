@@ -8,11 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include "lockstep/clip_grad.h"
 #include "lockstep/optimizer.h"
 #include "lockstep/process_group.h"
+#include "lockstep/state.h"
+#include "lockstep/tensor_range.h"
 #include "lockstep/tensor_walk.h"
 #include "lockstep/unit.h"
 #include "lockstep/world.h"
@@ -55,6 +58,9 @@ struct ShardedOptions {
   /// Parts, their gradients and the optimizer's state lie in the memory of the host, and an
   /// optimizer changes them there. A model on the CPU has them there anyway: nothing changes.
   bool offload_optimizer = false;
+  /// Where the parts of a deferred module are (lockstep/deferred.h), which has no device of its
+  /// own.
+  c10::Device device = c10::Device(c10::kCPU);
 };
 
 /// Bytes that this rank holds by now, all units together.
@@ -88,6 +94,25 @@ class ShardedEngine {
 
   const std::vector<NamedParameter>& parameters() const;
   std::vector<ParamGroup> decay_groups(double weight_decay) const;
+
+  /// Groups of whole parameters as groups of this rank's parts. One of which this rank has nothing
+  /// stays, and is empty.
+  std::vector<ParamGroup> parts_of(std::vector<ParamGroup> groups) const;
+  /// Which part of each parameter this rank has: what SnapshotStore::load_newest() reads by.
+  TensorRanges ranges() const;
+  /// This rank's parts as a state in parts (lockstep/tensor_range.h), which snapshots hold; buffers
+  /// and frozen parameters are rank 0's. The tensors are the live ones.
+  State state() const;
+  /// Takes over this rank's parts from such a state, of this rank, or from one with whole tensors.
+  /// Throws InvalidArgument, naming a tensor, for another model.
+  void load_state(const State& state);
+  /// The same for the state of an optimizer over this rank's parts. Every rank calls it.
+  State optimizer_state(const Optimizer& optimizer) const;
+  void load_optimizer_state(Optimizer& optimizer, const State& state) const;
+  /// Leaves the module whole, for after the last step: nothing is sharded any more. Every rank
+  /// calls it.
+  void keep_whole();
+
   void zero_grad();
   at::Tensor clip_grad_norm(const ClipGradOptions& options);
   void with_whole_parameters(const std::function<void()>& call);
@@ -101,6 +126,21 @@ class ShardedEngine {
 
  private:
   std::shared_ptr<Impl> impl_;  // backward refers to it weakly
+};
+
+/// See ShardedDataParallel::no_sync().
+class [[nodiscard]] ShardedNoSync {
+ public:
+  explicit ShardedNoSync(ShardedEngine& engine) : engine_(engine), before_(engine.requires_sync()) {
+    engine_.set_requires_sync(false);
+  }
+  ShardedNoSync(const ShardedNoSync&) = delete;
+  ShardedNoSync& operator=(const ShardedNoSync&) = delete;
+  ~ShardedNoSync() { engine_.set_requires_sync(before_); }
+
+ private:
+  ShardedEngine& engine_;
+  bool before_;
 };
 
 /// Trains one model on all ranks as DistributedDataParallel does, but each rank keeps only a part
@@ -124,7 +164,8 @@ class ShardedDataParallel {
  public:
   /// Every rank constructs it at the same point. Throws InvalidArgument when the model has nothing
   /// to train, is not of one type and device, `units` names what is not there, or a type is none
-  /// that gradients can have.
+  /// that gradients can have. The parameters of a deferred module are made here, one after the
+  /// other, and only this rank's part of each stays.
   ShardedDataParallel(World& world, std::shared_ptr<M> module, const ShardedOptions& options = {})
       : ShardedDataParallel(world.group(), std::move(module), options) {}
   ShardedDataParallel(World& world, const torch::nn::ModuleHolder<M>& module,
@@ -171,6 +212,17 @@ class ShardedDataParallel {
     return engine_.decay_groups(weight_decay);
   }
 
+  /// For snapshots: see ShardedEngine.
+  TensorRanges ranges() const { return engine_.ranges(); }
+  State state() const { return engine_.state(); }
+  void load_state(const State& state) { engine_.load_state(state); }
+  State optimizer_state(const Optimizer& optimizer) const {
+    return engine_.optimizer_state(optimizer);
+  }
+  void load_optimizer_state(Optimizer& optimizer, const State& state) const {
+    engine_.load_optimizer_state(optimizer, state);
+  }
+
   /// Of this rank's parts, and of what no_sync() has gathered.
   void zero_grad() { engine_.zero_grad(); }
 
@@ -190,20 +242,7 @@ class ShardedDataParallel {
 
   /// While the returned object lives, backward adds to whole local gradients and nothing is sent;
   /// the first forward and backward after it reduce the sum.
-  class [[nodiscard]] NoSync {
-   public:
-    explicit NoSync(ShardedEngine& engine) : engine_(engine), before_(engine.requires_sync()) {
-      engine_.set_requires_sync(false);
-    }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
-    ~NoSync() { engine_.set_requires_sync(before_); }
-
-   private:
-    ShardedEngine& engine_;
-    bool before_;
-  };
-  NoSync no_sync() { return NoSync(engine_); }
+  ShardedNoSync no_sync() { return ShardedNoSync(engine_); }
 
   ShardedEngine& engine() { return engine_; }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/state.h"
+#include "lockstep/tensor_range.h"
 
 namespace lockstep {
 
@@ -76,6 +77,10 @@ class SnapshotStore {
   /// written.
   ///
   /// A save that fails is reported, never thrown, and costs no snapshot that was there before.
+  ///
+  /// Where a part is a state in parts (lockstep/tensor_range.h, ShardedEngine::state()), every rank
+  /// writes a file of its own, into one directory that all ranks must see; the snapshot is there
+  /// when all files are. Of other parts rank 0 writes what it was given.
   void save(const Snapshot& snapshot, const SaveOptions& options = {});
 
   /// Gets the memory for copies of something as large as `snapshot` now, in the background:
@@ -98,6 +103,12 @@ class SnapshotStore {
   /// Tensors are on the CPU, in memory of their own.
   std::optional<Snapshot> load_newest();
 
+  /// Collective. As above for ranks that hold parts of a model (ShardedEngine::ranges()), of any
+  /// snapshot: of each tensor in `ranges`, and of those that an optimizer names after it, this rank
+  /// reads what it holds, as a tensor of one dimension; of those it holds nothing of, nothing. All
+  /// ranks must see the directory. Throws InvalidArgument, on every rank, for another model.
+  std::optional<Snapshot> load_newest(const TensorRanges& ranges);
+
   /// Collective. What save() last marked as best. std::nullopt when there is none, or, after a
   /// report, when it is damaged.
   std::optional<Snapshot> load_best();
@@ -113,7 +124,8 @@ class SnapshotStore {
 
 /// Reads one snapshot, of this process alone: the path of a `step_<N>` folder, of `latest`, or of a
 /// directory of snapshots, of which it takes the newest. Throws InvalidArgument when it is damaged
-/// and SystemError when it cannot be read.
+/// and SystemError when it cannot be read. Of one that ranks have written in parts the tensors are
+/// whole.
 Snapshot read_snapshot(const std::string& path);
 
 }  // namespace lockstep

@@ -75,6 +75,10 @@ class TypedTask : public TrainingTask {
   }
   void stop_distributing() override { ddp_.reset(); }
   DataParallelEngine* engine() override { return ddp_ ? &ddp_->engine() : nullptr; }
+  void shard(World& world, const ShardedOptions& options) override {
+    sharded_.emplace(world, module_, options);
+  }
+  ShardedEngine* sharded() override { return sharded_ ? &sharded_->engine() : nullptr; }
   void set_input(c10::Device device, std::optional<at::ScalarType> type) override {
     device_ = device;
     input_type_ = type;
@@ -96,7 +100,7 @@ class TypedTask : public TrainingTask {
   }
 
   TaskLoss forward(std::size_t index) override {
-    View view(module_, ddp_ ? &*ddp_ : nullptr, input_type_);
+    View view(module_, ddp_ ? &*ddp_ : nullptr, sharded_ ? &*sharded_ : nullptr, input_type_);
     if constexpr (std::is_same_v<Result, at::Tensor>) {
       return {.value = loss_(view, batches_.at(index))};
     } else {
@@ -111,6 +115,7 @@ class TypedTask : public TrainingTask {
   Data& data_;
   Loss loss_;
   std::optional<DistributedDataParallel<M>> ddp_;
+  std::optional<ShardedDataParallel<M>> sharded_;
   c10::Device device_ = c10::Device(c10::kCPU);
   std::optional<at::ScalarType> input_type_;
   std::vector<typename Data::Batch> batches_;  // of the step under way
@@ -141,7 +146,7 @@ class TypedEvaluation : public EvaluationTask {
     return current_->address;
   }
   MetricSums metrics() override {
-    ModelView<M> view(module_, /*ddp=*/nullptr, input_type_);
+    ModelView<M> view(module_, /*ddp=*/nullptr, /*sharded=*/nullptr, input_type_);
     return as_metrics(metrics_(view, *current_->batch), static_cast<double>(current_->samples()));
   }
   std::map<std::string, double> conclude(ProcessGroup& group) override {
@@ -208,7 +213,8 @@ class Trainer {
 
   const TrainerOptions& options() const { return options_; }
 
-  /// Afterwards the model holds the weights of the last committed step. Throws what happened: see
+  /// Afterwards the model holds the weights of the last committed step (TrainerOptions::shard:
+  /// unless gather_at_end is false). Throws what happened: see
   /// lockstep/callback.h for NonFiniteStep, lockstep/error.h for Preempted and PeerLost.
   template <typename Model, typename Data, typename Loss>
   TrainResult fit(const Model& model, Data& data, Loss loss) {

@@ -14,6 +14,7 @@
 #include "lockstep/lr_schedule.h"
 #include "lockstep/metric_watch.h"
 #include "lockstep/optimizer.h"
+#include "lockstep/sharded.h"
 #include "lockstep/step_profiler.h"
 #include "lockstep/tracker.h"
 
@@ -105,6 +106,13 @@ struct TrainerOptions {
   /// Logical ranks; 0: as many as there are processes when the run starts for the first time.
   int slots = 0;
   DistributedDataParallelOptions ddp = {};
+  /// Each rank keeps a part of the optimizer's state, gradients or parameters, in place of `ddp`
+  /// (docs/sharding.md). It needs a process for each slot. Evaluations bring the whole model
+  /// together on every rank for their time.
+  std::optional<ShardedOptions> shard = std::nullopt;
+  /// With `shard`: fit() leaves the whole model on every rank. False: for models that do not fit;
+  /// the weights are in the snapshots then.
+  bool gather_at_end = true;
   /// How gradients are made smaller before they travel (docs/compression.md).
   CompressionOptions compression = {};
   MirrorErrors mirror_errors = MirrorErrors::automatic;

@@ -14,6 +14,7 @@
 #include "lockstep/ddp.h"
 #include "lockstep/loader.h"
 #include "lockstep/process_group.h"
+#include "lockstep/sharded.h"
 
 namespace lockstep {
 
@@ -35,17 +36,18 @@ struct LossSum {
 };
 
 /// A model as a loss function sees it: called like the module itself. In training it is the
-/// data-parallel one, in evaluation the module alone.
+/// data-parallel or sharded one, in evaluation the module alone.
 template <typename M>
 class ModelView {
  public:
   ModelView(std::shared_ptr<M> module, DistributedDataParallel<M>* ddp,
-            std::optional<at::ScalarType> input_type)
-      : module_(std::move(module)), ddp_(ddp), input_type_(input_type) {}
+            ShardedDataParallel<M>* sharded, std::optional<at::ScalarType> input_type)
+      : module_(std::move(module)), ddp_(ddp), sharded_(sharded), input_type_(input_type) {}
 
   template <typename... Arguments>
   auto forward(Arguments&&... arguments) {
     if (ddp_ != nullptr) return ddp_->forward(cast(std::forward<Arguments>(arguments))...);
+    if (sharded_ != nullptr) return sharded_->forward(cast(std::forward<Arguments>(arguments))...);
     return module_->forward(cast(std::forward<Arguments>(arguments))...);
   }
   template <typename... Arguments>
@@ -71,6 +73,7 @@ class ModelView {
 
   std::shared_ptr<M> module_;
   DistributedDataParallel<M>* ddp_;
+  ShardedDataParallel<M>* sharded_;
   std::optional<at::ScalarType> input_type_;
 };
 
@@ -104,6 +107,9 @@ class TrainingTask {
   /// From now on forward() goes to the module itself, and gradients are this process's own.
   virtual void stop_distributing() = 0;
   virtual DataParallelEngine* engine() = 0;  // null unless distributed
+  /// For good: forward() goes through ShardedDataParallel.
+  virtual void shard(World& world, const ShardedOptions& options) = 0;
+  virtual ShardedEngine* sharded() = 0;  // null unless sharded
   /// Where batches are moved to, and what type of numbers the model takes if not the batches' own.
   virtual void set_input(c10::Device device, std::optional<at::ScalarType> type) = 0;
 

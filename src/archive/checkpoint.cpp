@@ -2,12 +2,16 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "archive/file_content.h"
 #include "archive/optimizer_dict.h"
 #include "archive/safetensors.h"
 #include "archive/snapshot_directory.h"
 #include "archive/state_file.h"
+#include "archive/tensor_parts.h"
 #include "archive/torch_archive.h"
 #include "lockstep/error.h"
 
@@ -23,6 +27,33 @@ void add_tensors(CheckpointPart& part, const FileContent& content) {
   }
 }
 
+// Of files that ranks have written. What lies in one piece is used there.
+void add_from_ranks(CheckpointPart& part, const std::vector<FileContent>& files) {
+  std::vector<SafetensorsHeader> headers;
+  for (const FileContent& file : files) {
+    headers.push_back(parse_safetensors_header(file.bytes(), file.bytes().size()));
+  }
+  for (const auto& [name, tensor] : catalogue_of(headers)) {
+    TensorValue value{.type = tensor.type, .shape = tensor.shape};
+    const std::uint64_t bytes = bytes_of(tensor.type, tensor.shape).value_or(0);
+    const std::int64_t elements = bytes / names_of(tensor.type).bytes;
+    if (tensor.stretches.size() == 1) {
+      const TensorStretch& only = tensor.stretches.front();
+      value.bytes = files[only.file].bytes().subspan(only.offset, bytes);
+      value.owner = files[only.file].owner();
+    } else {
+      const auto whole = std::make_shared<std::vector<std::byte>>(bytes);
+      for_each_stored(tensor, 0, elements, [&](const StoredBytes& stored) {
+        std::ranges::copy(files[stored.file].bytes().subspan(stored.offset, stored.bytes),
+                          whole->begin() + static_cast<std::ptrdiff_t>(stored.target));
+      });
+      value.bytes = *whole;
+      value.owner = whole;
+    }
+    part.tensors[name] = std::move(value);
+  }
+}
+
 Checkpoint read_snapshot_files(const FoundSnapshot& found, const CheckpointOptions& options) {
   const std::string problem = options.verify ? find_damage(found) : find_missing_files(found);
   if (!problem.empty()) throw InvalidArgument(problem);
@@ -31,10 +62,11 @@ Checkpoint read_snapshot_files(const FoundSnapshot& found, const CheckpointOptio
   for (auto& [name, values] : parse_state_file(text)) {
     CheckpointPart& part = checkpoint.parts[name];
     part.values = std::move(values.values);
-    const std::string file = name + kTensorSuffix;
-    if (found.manifest->files.contains(file)) {
-      add_tensors(part, FileContent::map(concat(found.path, "/", file)));
+    std::vector<FileContent> files;
+    for (const std::string& file : files_of_part(*found.manifest, name)) {
+      files.push_back(FileContent::map(concat(found.path, "/", file)));
     }
+    add_from_ranks(part, files);
     for (const auto& [alias, target] : values.tied) {
       if (!part.tensors.contains(target))
         throw InvalidArgument(concat("'", target, "' is missing"));

@@ -19,6 +19,7 @@ lockstep_layer(archive LIBRARIES lockstep::core SOURCES
   archive/snapshot_directory.cpp
   archive/snapshot_writer.cpp
   archive/state_file.cpp
+  archive/tensor_parts.cpp
   archive/torch_archive.cpp
   archive/zip_reader.cpp
   archive/zip_writer.cpp)

@@ -121,18 +121,26 @@ Placed parse_tensor(const std::string& name, const json& fields) {
 
 }  // namespace
 
-Safetensors parse_safetensors(std::span<const std::byte> file) {
-  if (file.size() < kLengthBytes) refuse(concat("it has ", file.size(), " bytes"));
-  const std::uint64_t header_bytes = little_endian(file.first(kLengthBytes));
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning,
+                                       std::uint64_t file_bytes) {
+  if (beginning.size() < kLengthBytes) refuse(concat("it has ", beginning.size(), " bytes"));
+  const std::uint64_t header_bytes = little_endian(beginning.first(kLengthBytes));
   if (header_bytes > kLongestHeader) refuse(concat("a header of ", header_bytes, " bytes"));
-  if (header_bytes > file.size() - kLengthBytes) {
+  if (header_bytes > file_bytes - kLengthBytes) {
     refuse(concat("its header should have ", header_bytes, " bytes, and ",
-                  file.size() - kLengthBytes, " follow"));
+                  file_bytes - kLengthBytes, " follow"));
   }
-  const json header = parse_header(file.subspan(kLengthBytes, header_bytes));
-  const std::span<const std::byte> data = file.subspan(kLengthBytes + header_bytes);
+  return kLengthBytes + header_bytes;
+}
 
-  Safetensors result;
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> beginning,
+                                           std::uint64_t file_bytes) {
+  const std::uint64_t data_begin = safetensors_header_bytes(beginning, file_bytes);
+  LOCKSTEP_CHECK(beginning.size() >= data_begin, "a part of a header");
+  const json header = parse_header(beginning.subspan(kLengthBytes, data_begin - kLengthBytes));
+  const std::uint64_t data_bytes = file_bytes - data_begin;
+
+  SafetensorsHeader result;
   std::vector<Placed> placed;
   for (const auto& [name, fields] : header.items()) {
     if (name == "__metadata__") {
@@ -153,13 +161,23 @@ Safetensors parse_safetensors(std::span<const std::byte> file) {
                     next));
     }
     next = each.end;
-    if (next > data.size()) {
-      refuse(concat("tensor '", each.info.name, "' ends at byte ", next, " of ", data.size()));
+    if (next > data_bytes) {
+      refuse(concat("tensor '", each.info.name, "' ends at byte ", next, " of ", data_bytes));
     }
-    result.tensors.push_back(
-        {std::move(each.info), data.subspan(each.begin, each.end - each.begin)});
+    result.tensors.push_back({.info = std::move(each.info),
+                              .offset = data_begin + each.begin,
+                              .bytes = each.end - each.begin});
   }
-  if (next != data.size()) refuse(concat(data.size() - next, " bytes follow its last tensor"));
+  if (next != data_bytes) refuse(concat(data_bytes - next, " bytes follow its last tensor"));
+  return result;
+}
+
+Safetensors parse_safetensors(std::span<const std::byte> file) {
+  SafetensorsHeader header = parse_safetensors_header(file, file.size());
+  Safetensors result{.metadata = std::move(header.metadata)};
+  for (SafetensorsHeader::Tensor& each : header.tensors) {
+    result.tensors.push_back({std::move(each.info), file.subspan(each.offset, each.bytes)});
+  }
   return result;
 }
 

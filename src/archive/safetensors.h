@@ -23,6 +23,25 @@ struct Safetensors {
 /// overlaps or rest. Throws InvalidArgument.
 Safetensors parse_safetensors(std::span<const std::byte> file);
 
+/// What a file's header says, for those who read parts of the file.
+struct SafetensorsHeader {
+  struct Tensor {
+    TensorInfo info;
+    std::uint64_t offset = 0;  // in the file
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::string, std::string> metadata = {};
+  std::vector<Tensor> tensors = {};  // in the order of the file
+};
+
+/// How many bytes of a file its header takes, by its first eight. Throws InvalidArgument.
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning,
+                                       std::uint64_t file_bytes);
+
+/// The same checks for the beginning of a file of `file_bytes`; it must hold the whole header.
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> beginning,
+                                           std::uint64_t file_bytes);
+
 /// Where the tensors of a file to be written go.
 struct SafetensorsLayout {
   std::string header;                  // the file's beginning, its length included

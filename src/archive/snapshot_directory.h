@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ std::string find_missing_files(const FoundSnapshot& snapshot);
 
 /// Reads everything and compares checksums. What is wrong, or an empty string.
 std::string find_damage(const FoundSnapshot& snapshot);
+
+/// The same for some of the files: every `step`-th from `first` on, by name.
+std::string find_damage(const FoundSnapshot& snapshot, std::size_t first, std::size_t step);
 
 /// The name of the snapshot that `latest` or `best` points to.
 std::optional<std::string> read_pointer(const std::string& directory, const std::string& pointer);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "archive/directory_lock.h"
 #include "archive/durable_output.h"
@@ -70,9 +71,7 @@ Manifest::File write_file(const std::string& folder, const SnapshotFile& file) {
   return output.finish();
 }
 
-void write_files(const std::string& folder, Manifest& manifest,
-                 std::span<const SnapshotFile> files) {
-  for (const SnapshotFile& file : files) manifest.files[file.name] = write_file(folder, file);
+void write_manifest(const std::string& folder, const Manifest& manifest) {
   const std::string text = format_manifest(manifest);
   write_file(folder,
              {.name = kManifestName, .bytes = text.size(), .produce = [&](const auto& append) {
@@ -157,19 +156,30 @@ void try_to(const WriteOptions& options, Action action) {
 
 }  // namespace
 
-void write_snapshot(const std::string& directory, Manifest manifest,
-                    std::span<const SnapshotFile> files, const WriteOptions& options) {
+std::string begin_snapshot(const std::string& directory, const Manifest& manifest) {
+  std::string folder =
+      concat(directory, "/", temporary_name(manifest, snapshot_name(manifest.step)));
+  if (::mkdir(folder.c_str(), 0755) != 0) throw_errno(concat("cannot make '", folder, "'"));
+  return folder;
+}
+
+std::map<std::string, Manifest::File> write_snapshot_files(const std::string& folder,
+                                                           std::span<const SnapshotFile> files) {
+  std::map<std::string, Manifest::File> written;
+  for (const SnapshotFile& file : files) written[file.name] = write_file(folder, file);
+  return written;
+}
+
+void publish_snapshot(const std::string& directory, const std::string& folder, Manifest manifest,
+                      const WriteOptions& options) {
   const std::string name = snapshot_name(manifest.step);
-  const std::string temporary = concat(directory, "/", temporary_name(manifest, name));
   std::optional<std::string> replaced;
   manifest.host = host_name();
-  manifest.files.clear();
   try {
-    if (::mkdir(temporary.c_str(), 0755) != 0) throw_errno(concat("cannot make '", temporary, "'"));
-    write_files(temporary, manifest, files);
-    replaced = publish(temporary, concat(directory, "/", name));
+    write_manifest(folder, manifest);
+    replaced = publish(folder, concat(directory, "/", name));
   } catch (...) {
-    remove_quietly(temporary);
+    discard_snapshot(folder);
     throw;
   }
   sync_directory(directory);
@@ -178,6 +188,22 @@ void write_snapshot(const std::string& directory, Manifest manifest,
   if (manifest.best) try_to(options, [&] { move_pointer(directory, kBest, name); });
   if (replaced) remove_quietly(*replaced);
   try_to(options, [&] { prune(directory, manifest, options.keep_last); });
+}
+
+void discard_snapshot(const std::string& folder) {
+  remove_quietly(folder);
+}
+
+void write_snapshot(const std::string& directory, Manifest manifest,
+                    std::span<const SnapshotFile> files, const WriteOptions& options) {
+  const std::string folder = begin_snapshot(directory, manifest);
+  try {
+    manifest.files = write_snapshot_files(folder, files);
+  } catch (...) {
+    discard_snapshot(folder);
+    throw;
+  }
+  publish_snapshot(directory, folder, std::move(manifest), options);
 }
 
 void mend_pointers(const std::string& directory) {

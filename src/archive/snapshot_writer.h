@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +38,16 @@ struct WriteOptions {
 /// the system refuses; nothing that was there before has then changed.
 void write_snapshot(const std::string& directory, Manifest manifest,
                     std::span<const SnapshotFile> files, const WriteOptions& options);
+
+/// The same in steps, where several processes write the files of one snapshot: one of them begins
+/// and publishes, all write into the folder that begin_snapshot() has made. Throw SystemError.
+std::string begin_snapshot(const std::string& directory, const Manifest& manifest);
+std::map<std::string, Manifest::File> write_snapshot_files(const std::string& folder,
+                                                           std::span<const SnapshotFile> files);
+/// `manifest.files` are those that all have written. Removes the folder when it fails.
+void publish_snapshot(const std::string& directory, const std::string& folder, Manifest manifest,
+                      const WriteOptions& options);
+void discard_snapshot(const std::string& folder);
 
 /// Lets `latest` and `best` point to the newest snapshots that say so: a writer that was killed
 /// after the renaming did not come to it. Throws SystemError.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <ostream>
 #include <utility>
 
@@ -20,20 +21,23 @@ namespace {
 
 // A node of the tree of names.
 struct Node : torch::nn::Module {
+  explicit Node(bool deferred) : memory(deferred ? at::kMeta : at::kCPU) {}
+  const at::TensorOptions memory;
+
   template <typename... Sizes>
   WeightAndBias add(Sizes... weight_sizes) {
-    WeightAndBias tensors{.weight = register_parameter("weight", at::empty({weight_sizes...})),
-                          .bias = {}};
+    WeightAndBias tensors{
+        .weight = register_parameter("weight", at::empty({weight_sizes...}, memory)), .bias = {}};
     return tensors;
   }
 
   WeightAndBias add_with_bias(at::IntArrayRef weight_sizes) {
-    return {.weight = register_parameter("weight", at::empty(weight_sizes)),
-            .bias = register_parameter("bias", at::empty({weight_sizes.back()}))};
+    return {.weight = register_parameter("weight", at::empty(weight_sizes, memory)),
+            .bias = register_parameter("bias", at::empty({weight_sizes.back()}, memory))};
   }
 
   std::shared_ptr<Node> child(const std::string& name) {
-    return register_module(name, std::make_shared<Node>());
+    return register_module(name, std::make_shared<Node>(memory.device().is_meta()));
   }
 };
 
@@ -61,6 +65,15 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+void begin_with(const at::Tensor& tensor, double deviation, double value,
+                const at::Generator& generator) {
+  if (deviation > 0) {
+    tensor.normal_(0, deviation, generator);
+  } else {
+    tensor.fill_(value);
+  }
+}
+
 // On a CPU a chunk should stay in its caches; a device gains from large products.
 std::int64_t chunk_bytes(c10::Device device) {
   return std::int64_t{device.is_cpu() ? 8 : 1024} << 20;
@@ -79,7 +92,7 @@ Gpt2Impl::Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options, Uniniti
                                  options_.pad_vocab_to_multiple_of, "; it must be at least 1"));
   }
   const auto child = [this](const char* name) {
-    return register_module(name, std::make_shared<Node>());
+    return register_module(name, std::make_shared<Node>(options_.deferred));
   };
   weights_->wte = child("wte")->add(config_.vocab_size, config_.n_embd).weight;
   weights_->wpe = child("wpe")->add(config_.n_positions, config_.n_embd).weight;
@@ -95,7 +108,7 @@ Gpt2Impl::Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options, Uniniti
 
 Gpt2Impl::Gpt2Impl(const Gpt2Config& config, const Gpt2Options& options)
     : Gpt2Impl(config, options, Uninitialised{}) {
-  initialise();
+  if (!options.deferred) initialise();
 }
 
 std::shared_ptr<Gpt2Impl> make_uninitialised_gpt2(const Gpt2Config& config,
@@ -104,28 +117,50 @@ std::shared_ptr<Gpt2Impl> make_uninitialised_gpt2(const Gpt2Config& config,
 }
 
 // Every weight is normal, those that write into the residual stream narrower, since 2 * n_layer of
-// them are added up.
+// them are added up. In the order in which random numbers are drawn.
+std::vector<Gpt2Impl::Beginning> Gpt2Impl::beginnings() const {
+  const double range = config_.initializer_range;
+  const double narrow = range / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
+  std::vector<Beginning> list = {{weights_->wte, range}, {weights_->wpe, range}};
+  for (const BlockWeights& block : weights_->blocks) {
+    list.push_back({block.c_attn.weight, range});
+    list.push_back({block.attn_proj.weight, narrow});
+    list.push_back({block.c_fc.weight, range});
+    list.push_back({block.mlp_proj.weight, narrow});
+    for (const WeightAndBias* norm : {&block.ln_1, &block.ln_2}) {
+      list.push_back({norm->weight, 0, 1});
+    }
+    for (const WeightAndBias* part : {&block.ln_1, &block.c_attn, &block.attn_proj, &block.ln_2,
+                                      &block.c_fc, &block.mlp_proj}) {
+      list.push_back({part->bias});
+    }
+  }
+  list.push_back({weights_->ln_f.weight, 0, 1});
+  list.push_back({weights_->ln_f.bias});
+  if (weights_->lm_head.defined()) list.push_back({weights_->lm_head, range});
+  return list;
+}
+
 void Gpt2Impl::initialise() {
   const at::NoGradGuard no_graph;
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed);
-  const double range = config_.initializer_range;
-  const double narrow = range / std::sqrt(2.0 * static_cast<double>(config_.n_layer));
-  weights_->wte.normal_(0, range, generator);
-  weights_->wpe.normal_(0, range, generator);
-  for (const BlockWeights& block : weights_->blocks) {
-    for (const WeightAndBias* norm : {&block.ln_1, &block.ln_2}) norm->weight.fill_(1);
-    block.c_attn.weight.normal_(0, range, generator);
-    block.attn_proj.weight.normal_(0, narrow, generator);
-    block.c_fc.weight.normal_(0, range, generator);
-    block.mlp_proj.weight.normal_(0, narrow, generator);
-    for (const WeightAndBias* part : {&block.ln_1, &block.c_attn, &block.attn_proj, &block.ln_2,
-                                      &block.c_fc, &block.mlp_proj}) {
-      part->bias.zero_();
-    }
+  for (const Beginning& each : beginnings())
+    begin_with(each.parameter, each.deviation, each.value, generator);
+}
+
+void Gpt2Impl::make_parameters(const Take& take) const {
+  if (source_) return source_(take);
+  const at::NoGradGuard no_graph;
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(options_.seed);
+  std::map<const c10::TensorImpl*, std::string> names;
+  for (const auto& item : named_parameters()) {
+    names[item.value().unsafeGetTensorImpl()] = item.key();
   }
-  weights_->ln_f.weight.fill_(1);
-  weights_->ln_f.bias.zero_();
-  if (weights_->lm_head.defined()) weights_->lm_head.normal_(0, range, generator);
+  for (const Beginning& each : beginnings()) {
+    const at::Tensor value = at::empty(each.parameter.sizes(), at::kFloat);
+    begin_with(value, each.deviation, each.value, generator);
+    take(names.at(each.parameter.unsafeGetTensorImpl()), value);
+  }
 }
 
 void Gpt2Impl::check_ids(const at::Tensor& ids, std::int64_t past) const {
@@ -250,6 +285,10 @@ at::Tensor Gpt2Impl::next_logits(const at::Tensor& ids, KeyValueCache& cache) {
 }
 
 void Gpt2Impl::resize_token_embeddings(std::int64_t vocab_size) {
+  if (options_.deferred) {
+    throw InvalidArgument(
+        "Gpt2::resize_token_embeddings: the model is deferred, and has no weights yet");
+  }
   Gpt2Config resized = config_;
   resized.vocab_size = vocab_size;
   resized.check("Gpt2::resize_token_embeddings");

@@ -13,6 +13,7 @@
 #include "lockstep/torch_file.h"
 #include "models/gpt2_parts.h"
 #include "models/weight_files.h"
+#include "snapshot/snapshot_ranges.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +48,9 @@ class Filler {
     for (const auto& item : model.named_parameters()) parameters_[item.key()] = item.value();
   }
 
+  /// What becomes of each value; by default it is copied into the parameter.
+  void hand_to(DeferredModule::Take take) { hand_to_ = std::move(take); }
+
   void take(const std::string& file, const std::map<std::string, at::Tensor>& tensors) {
     const at::NoGradGuard no_graph;
     std::vector<std::string> unexpected;
@@ -67,7 +71,11 @@ class Filler {
       if (!filled_.insert(name).second) {
         throw InvalidArgument(concat("'", file, "': tensor '", full_name, "' is there twice"));
       }
-      parameter.copy_(tensor);
+      if (hand_to_) {
+        hand_to_(name, tensor.to(at::kFloat).contiguous());
+      } else {
+        parameter.copy_(tensor);
+      }
     }
     if (!unexpected.empty()) {
       throw InvalidArgument(concat("'", file, "': a GPT-2 has no tensor ", list_of(unexpected)));
@@ -88,7 +96,22 @@ class Filler {
   Gpt2Impl& model_;
   std::map<std::string, at::Tensor> parameters_;
   std::set<std::string> filled_;
+  DeferredModule::Take hand_to_;
 };
+
+// Only the file that is being read is in memory, of .safetensors only one tensor.
+void fill_from(Filler& filler, const WeightFiles& files) {
+  for (const std::string& file : files.files) {
+    if (file.ends_with(".safetensors")) {
+      for_each_safetensor(file, [&](const std::string& name, const at::Tensor& tensor) {
+        filler.take(file, {{name, tensor}});
+      });
+    } else {
+      filler.take(file, read_weights(file));
+    }
+  }
+  filler.finish(files.source);
+}
 
 std::string type_name(at::ScalarType type) {
   switch (type) {
@@ -128,6 +151,15 @@ Gpt2 load_gpt2(const std::string& directory, const Gpt2Options& options) {
   const WeightFiles files = find_weight_files(directory);
   const Gpt2Config config = Gpt2Config::from_file(in_folder(directory, "config.json"));
   Gpt2 model(make_uninitialised_gpt2(config, options));
+  if (options.deferred) {
+    Gpt2Impl* impl = model.get();  // which owns the function
+    impl->source_ = [impl, files](const DeferredModule::Take& take) {
+      Filler filler(*impl);
+      filler.hand_to(take);
+      fill_from(filler, files);
+    };
+    return model;
+  }
   Filler filler(*model);
   for (const std::string& file : files.files) filler.take(file, read_weights(file));
   filler.finish(files.source);

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "lockstep/deferred.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -105,7 +106,15 @@ ShardedEngine::Impl::Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::
     throw InvalidArgument(concat("ShardedDataParallel: ", module_name(*module),
                                  " has no parameter that requires a gradient"));
   }
-  exchange = std::make_unique<ShardExchange>(group, trained.front().tensor.device());
+  const bool deferred = trained.front().tensor.is_meta();
+  const auto* source = dynamic_cast<const DeferredModule*>(module.get());
+  if (deferred && source == nullptr) {
+    throw InvalidArgument(concat("ShardedDataParallel: the parameters of ", module_name(*module),
+                                 " are on the meta device, and it is no DeferredModule, which "
+                                 "could make them"));
+  }
+  exchange = std::make_unique<ShardExchange>(
+      group, deferred ? options.device : trained.front().tensor.device());
 
   const std::vector<FoundUnit> found = find_units(*module, options.units);
   std::vector<std::vector<WalkedTensor>> parts(found.size() + 1);  // the root last
@@ -133,6 +142,7 @@ ShardedEngine::Impl::Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::
   }
   ready.assign(units.size(), false);
   note_memory();
+  if (deferred) make_parameters(*source);
 }
 
 ShardedEngine::Impl::~Impl() {
@@ -301,17 +311,7 @@ const std::vector<NamedParameter>& ShardedEngine::parameters() const {
 
 // Whole parameters keep their shapes also while their memory is given up.
 std::vector<ParamGroup> ShardedEngine::decay_groups(double weight_decay) const {
-  std::vector<ParamGroup> groups = lockstep::decay_groups(*impl_->module, weight_decay);
-  for (ParamGroup& group : groups) {
-    std::set<std::string> names;
-    for (const NamedParameter& each : group.parameters) names.insert(each.name);
-    group.parameters.clear();
-    for (const NamedParameter& piece : impl_->pieces) {
-      if (names.contains(piece.name)) group.parameters.push_back(piece);
-    }
-  }
-  std::erase_if(groups, [](const ParamGroup& group) { return group.parameters.empty(); });
-  return groups;
+  return parts_of(lockstep::decay_groups(*impl_->module, weight_decay));
 }
 
 void ShardedEngine::zero_grad() {

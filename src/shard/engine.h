@@ -13,6 +13,9 @@
 namespace torch::nn {
 class Module;
 }
+namespace lockstep {
+class DeferredModule;
+}
 
 namespace lockstep {
 
@@ -28,6 +31,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
        const ShardedOptions& options);
   ~Impl() override;
 
+  void make_parameters(const DeferredModule& source);
   void watch_gradients();
   void begin_forward();
   void end_forward(const std::vector<at::Tensor*>& outputs);

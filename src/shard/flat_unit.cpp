@@ -36,19 +36,30 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
       taken_(parameters_.size(), false) {
   const c10::AutoGradMode no_graph(false);
   const int rank = exchange_.group().rank();
-  whole_ = at::zeros({layout_.length()}, parameters_.front().tensor.detach().options());
+  const bool deferred = parameters_.front().tensor.is_meta();
+  const at::TensorOptions memory = parameters_.front().tensor.detach().options().device(
+      deferred ? options_.device : parameters_.front().tensor.device());
+  // Memory that nobody touches costs nothing, and this is given up below.
+  whole_ = deferred && keeps_parts_only() ? at::empty({layout_.length()}, memory)
+                                          : at::zeros({layout_.length()}, memory);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor& parameter = parameters_[i].tensor;
     const at::Tensor place = flat(i, whole_).view(parameter.sizes());
-    place.copy_(parameter.detach());
-    parameter.set_data(place);
+    if (deferred) {  // set_data() keeps the kind of a tensor
+      parameter.unsafeGetTensorImpl()->shallow_copy_from(place.getIntrusivePtr());
+    } else {
+      place.copy_(parameter.detach());
+      parameter.set_data(place);
+    }
   }
-  if (options_.init_sync) exchange_.group().broadcast(whole_);
+  if (options_.init_sync && !deferred) exchange_.group().broadcast(whole_);
 
   shard_ = whole_.narrow(0, rank * layout_.shard_length(), layout_.shard_length());
   const at::ScalarType computed = options_.gather_type.value_or(whole_.scalar_type());
   const bool offloads = options_.offload_optimizer && !whole_.is_cpu();
-  if (offloads) {
+  if (deferred && keeps_parts_only()) {
+    shard_ = at::zeros({layout_.shard_length()}, offloads ? memory.device(at::kCPU) : memory);
+  } else if (offloads) {
     shard_ = shard_.to(at::kCPU);
   } else if (keeps_parts_only() || computed != whole_.scalar_type()) {
     shard_ = shard_.clone();
@@ -146,6 +157,11 @@ const at::Tensor& FlatUnit::gradient_buffer() {
     gradients_ = at::empty({layout_.length()}, whole_.options().dtype(type));
   }
   return gradients_;
+}
+
+void FlatUnit::keep_whole() {
+  show();
+  options_.stage = ShardStage::gradients;  // nothing is released any more
 }
 
 bool FlatUnit::note_gradient(std::size_t parameter, bool take) {

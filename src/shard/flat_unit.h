@@ -30,7 +30,9 @@ class FlatUnit {
   const std::string& name() const { return name_; }
   std::size_t parameter_count() const { return parameters_.size(); }
   const at::Tensor& parameter(std::size_t i) const { return parameters_.at(i).tensor; }
-  /// This rank's parts.
+  const std::string& parameter_name(std::size_t i) const { return parameters_.at(i).name; }
+  const FlatLayout& layout() const { return layout_; }
+  /// This rank's parts, those of layout().pieces().
   const std::vector<NamedParameter>& pieces() const { return pieces_; }
 
   /// Begins to bring the parameters together, unless they are there or on their way.
@@ -46,6 +48,8 @@ class FlatUnit {
   void show();
   /// Undoes it.
   void hide();
+  /// Brings the parameters together for good, in memory that outlives this object.
+  void keep_whole();
 
   /// A parameter's gradient is there. With `take` it goes into the buffer that will be reduced,
   /// otherwise it stays with the parameter. True when it was the last one of the unit.

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include "archive/directory_lock.h"
 #include "lockstep/snapshot.h"
 #include "snapshot/background_writer.h"
+#include "snapshot/shared_save.h"
 #include "snapshot/staging.h"
 
 namespace lockstep {
@@ -27,6 +30,8 @@ class SnapshotStore::Impl {
   std::string last_error() const;
 
   World& world() { return world_; }
+  /// Whether the ranks can still talk; asked from the writer's thread.
+  std::function<bool()> health() const;
   bool is_first_on_node() const;
   const std::string& directory() const { return options_.directory; }
   void report(const std::string& line) const;
@@ -43,6 +48,7 @@ class SnapshotStore::Impl {
   void tidy_directory();
   void agree_on_sequence();
   void write(const Job& job);
+  SharedSave share_save();
   void note_failure(std::int64_t step, const std::string& reason);
 
   World& world_;
@@ -51,6 +57,7 @@ class SnapshotStore::Impl {
   std::string cannot_write_;           // why, if this rank should write and cannot
   std::optional<DirectoryLock> lock_;  // of a rank that is to write
   std::int64_t sequence_ = 0;          // of the last save() of all ranks
+  std::string token_;                  // of this store, on all ranks; no other store has it
 
   mutable std::mutex mutex_;
   std::optional<std::int64_t> last_saved_;  // under mutex_

@@ -13,12 +13,14 @@
 #include "archive/safetensors.h"
 #include "archive/snapshot_directory.h"
 #include "archive/state_file.h"
+#include "archive/tensor_parts.h"
 #include "comm/group_impl.h"
 #include "core/checksum.h"
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "snapshot/element_types.h"
 #include "snapshot/snapshot_impl.h"
+#include "snapshot/snapshot_ranges.h"
 
 namespace lockstep {
 namespace {
@@ -65,17 +67,28 @@ LoadedFiles read_files(const FoundSnapshot& found) {
   return loaded;
 }
 
-// The tensors refer to the file's bytes, which they keep alive.
-void add_tensors(State& state, const at::Tensor& content) {
-  for (const TensorView& view : parse_safetensors(span_of(content)).tensors) {
-    const auto options = at::TensorOptions().dtype(scalar_type_of(view.type));
-    if (view.bytes.empty()) {
-      state.tensors[view.name] = at::empty(view.shape, options);
+// Where a tensor lies in one file it refers to the file's bytes, which it keeps alive.
+void add_tensors(State& state, const std::vector<at::Tensor>& contents) {
+  std::vector<SafetensorsHeader> headers;
+  for (const at::Tensor& content : contents) {
+    headers.push_back(parse_safetensors_header(span_of(content), content.nbytes()));
+  }
+  for (const auto& [name, stored] : catalogue_of(headers)) {
+    const auto options = at::TensorOptions().dtype(scalar_type_of(stored.type));
+    at::Tensor& tensor = state.tensors[name];
+    if (stored.stretches.size() == 1 && stored.stretches.front().count > 0) {
+      const TensorStretch& only = stored.stretches.front();
+      const at::Tensor& content = contents[only.file];
+      tensor = at::from_blob(
+          span_of(content).data() + only.offset, stored.shape, [content](void*) {}, options);
       continue;
     }
-    void* data = const_cast<std::byte*>(view.bytes.data());  // of `content`, which is ours
-    state.tensors[view.name] = at::from_blob(
-        data, view.shape, [content](void*) {}, options);
+    tensor = at::empty(stored.shape, options);
+    const auto target = span_of(tensor);
+    for_each_stored(stored, 0, tensor.numel(), [&](const StoredBytes& piece) {
+      std::ranges::copy(span_of(contents[piece.file]).subspan(piece.offset, piece.bytes),
+                        target.begin() + static_cast<std::ptrdiff_t>(piece.target));
+    });
   }
 }
 
@@ -91,8 +104,11 @@ Snapshot assemble(const LoadedFiles& loaded) {
        parse_state_file({reinterpret_cast<const char*>(text.data()), text.size()})) {
     State& part = snapshot.parts[name];
     part.values = std::move(values.values);
-    const auto content = loaded.contents.find(name + kTensorSuffix);
-    if (content != loaded.contents.end()) add_tensors(part, content->second);
+    std::vector<at::Tensor> contents;
+    for (const std::string& file : files_of_part(loaded.manifest, name)) {
+      contents.push_back(loaded.contents.at(file));
+    }
+    add_tensors(part, contents);
     for (const auto& [alias, target] : values.tied) {
       const auto tensor = part.tensors.find(target);
       if (tensor == part.tensors.end()) {
@@ -185,6 +201,32 @@ LoadedFiles broadcast_files(World& world, const std::optional<LoadedFiles>& mine
   return loaded;
 }
 
+// The same where each rank reads what it needs: all look at the files by themselves. What is wrong
+// with the files is a problem of this snapshot; that it is of another model is thrown.
+std::optional<Snapshot> take_ranges(SnapshotStore::Impl& store, const Offer& offer,
+                                    const TensorRanges& ranges, std::string& problem) {
+  World& world = store.world();
+  RangesRead mine = read_ranges({.path = concat(store.directory(), "/", offer.name),
+                                 .sequence = offer.sequence,
+                                 .ranges = ranges,
+                                 .rank = world.rank(),
+                                 .ranks = world.world_size()});
+  const auto all =
+      world.group().all_gather_json({{"problem", mine.problem}, {"mismatch", mine.mismatch}});
+  std::string mismatch;
+  for (std::size_t rank = all.size(); rank-- > 0;) {
+    const auto of_rank = [&](const char* what) { return all[rank].at(what).get<std::string>(); };
+    if (!of_rank("problem").empty()) problem = of_rank("problem");
+    if (!of_rank("mismatch").empty()) mismatch = of_rank("mismatch");
+  }
+  if (!problem.empty()) return std::nullopt;
+  if (!mismatch.empty()) {
+    throw InvalidArgument(
+        concat("the snapshot '", store.directory(), "/", offer.name, "' does not fit: ", mismatch));
+  }
+  return std::move(mine.snapshot);
+}
+
 // Tries one offer; all ranks learn why it cannot be used, or get it.
 std::optional<Snapshot> take(SnapshotStore::Impl& store, const Offer& offer, std::string& problem) {
   World& world = store.world();
@@ -220,6 +262,7 @@ std::string place_of(const SnapshotStore::Impl& store, const Offer& offer, int w
 struct Wanted {
   std::string pointer = {};
   std::optional<std::int64_t> step = std::nullopt;
+  const TensorRanges* ranges = nullptr;  // each rank reads what it needs
 };
 
 std::optional<Snapshot> load(SnapshotStore::Impl& store, const Wanted& wanted) {
@@ -251,7 +294,10 @@ std::optional<Snapshot> load(SnapshotStore::Impl& store, const Wanted& wanted) {
       continue;
     }
     std::string problem = offer.problem;
-    if (problem.empty()) snapshot = take(store, offer, problem);
+    if (problem.empty()) {
+      snapshot = wanted.ranges != nullptr ? take_ranges(store, offer, *wanted.ranges, problem)
+                                          : take(store, offer, problem);
+    }
     if (!problem.empty()) skip(offer, problem);
   }
   return snapshot;
@@ -263,12 +309,20 @@ std::optional<Snapshot> SnapshotStore::load_newest() {
   return load(*impl_, {});
 }
 
+std::optional<Snapshot> SnapshotStore::load_newest(const TensorRanges& ranges) {
+  return load(*impl_, {.ranges = &ranges});
+}
+
 std::optional<Snapshot> SnapshotStore::load_best() {
   return load(*impl_, {.pointer = kBest});
 }
 
 std::optional<Snapshot> SnapshotStore::load_step(std::int64_t step) {
   return load(*impl_, {.step = step});
+}
+
+std::function<bool()> SnapshotStore::Impl::health() const {
+  return [guard = world_.group().impl()->guard] { return guard->working(); };
 }
 
 Snapshot read_snapshot(const std::string& path) {

@@ -1,5 +1,6 @@
 #include "snapshot/snapshot_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <map>
@@ -7,7 +8,9 @@
 
 #include "archive/snapshot_directory.h"
 #include "archive/state_file.h"
+#include "archive/tensor_parts.h"
 #include "lockstep/error.h"
+#include "lockstep/tensor_range.h"
 #include "snapshot/element_types.h"
 
 namespace lockstep {
@@ -49,8 +52,24 @@ auto identity_of(const at::Tensor& tensor) {
                     tensor.scalar_type());
 }
 
-SnapshotPlan::Part plan_part(const std::string& name, const State& state, PartValues& values) {
-  SnapshotPlan::Part part{.file = name + kTensorSuffix};
+// What a file of one rank says about its tensors; empty for a part that is not in parts.
+std::map<std::string, std::string> metadata_of(const std::string& name, const State& state) {
+  // "pt" tells other readers that the tensors are PyTorch's.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  const auto ranges = state.values.find(kStateRanges);
+  if (ranges == state.values.end()) return metadata;
+  for (const auto& [tensor, range] : ranges->items()) {
+    if (state.tensors.contains(tensor)) continue;
+    throw InvalidArgument(
+        concat("part '", name, "' has a range of '", tensor, "', and no such tensor"));
+  }
+  metadata[kRangesMetadata] = ranges->dump();
+  return metadata;
+}
+
+SnapshotPlan::Part plan_part(const std::string& name, const std::string& file, const State& state,
+                             PartValues& values) {
+  SnapshotPlan::Part part{.file = file};
   std::vector<TensorInfo> infos;
   std::map<decltype(identity_of(std::declval<at::Tensor>())), std::string> seen;
   for (const auto& [tensor_name, tensor] : state.tensors) {
@@ -67,8 +86,7 @@ SnapshotPlan::Part plan_part(const std::string& name, const State& state, PartVa
                      .shape = tensor.sizes().vec()});
     part.tensors.push_back(tensor.detach());
   }
-  // "pt" tells other readers that the tensors are PyTorch's.
-  part.layout = lay_out_safetensors(infos, {{"format", "pt"}});
+  part.layout = lay_out_safetensors(infos, metadata_of(name, state));
   return part;
 }
 
@@ -79,7 +97,13 @@ void append_tensor(const at::Tensor& tensor, const SnapshotFile::Append& append)
 
 }  // namespace
 
-SnapshotPlan plan_snapshot(const Snapshot& snapshot) {
+bool is_in_parts(const Snapshot& snapshot) {
+  return std::ranges::any_of(snapshot.parts, [](const auto& part) {
+    return part.second.values.is_object() && part.second.values.contains(kStateRanges);
+  });
+}
+
+SnapshotPlan plan_snapshot(const Snapshot& snapshot, int rank) {
   if (snapshot.step < 0) {
     throw InvalidArgument(concat("the step of a snapshot is ", snapshot.step, "; it begins at 0"));
   }
@@ -93,15 +117,18 @@ SnapshotPlan plan_snapshot(const Snapshot& snapshot) {
     check_part_name(name);
     PartValues& of_part = values[name];
     of_part.values = state.values;
-    if (state.tensors.empty()) continue;
-    SnapshotPlan::Part part = plan_part(name, state, of_part);
+    const bool in_parts = of_part.values.is_object() && of_part.values.erase(kStateRanges) > 0;
+    // Of what is in parts every rank has a file, however little is in it.
+    if (!in_parts && (state.tensors.empty() || rank != 0)) continue;
+    const std::string file = in_parts ? rank_file_name(name, rank) : name + kTensorSuffix;
+    SnapshotPlan::Part part = plan_part(name, file, state, of_part);
     part.staging_offset = plan.staging_bytes;
     plan.staging_bytes += part.layout.data_bytes;
     plan.staging_bytes =
         (plan.staging_bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
     plan.parts.push_back(std::move(part));
   }
-  plan.state = format_state_file(values);
+  if (rank == 0) plan.state = format_state_file(values);
   return plan;
 }
 
@@ -120,11 +147,13 @@ std::vector<SnapshotFile> files_of(const SnapshotPlan& plan, const std::byte* st
     };
     files.push_back({.name = part.file, .bytes = part.layout.file_bytes(), .produce = produce});
   }
-  files.push_back({.name = kStateName,
-                   .bytes = plan.state.size(),
-                   .produce = [&plan](const SnapshotFile::Append& append) {
-                     append(std::as_bytes(std::span(plan.state)));
-                   }});
+  if (plan.state) {
+    files.push_back({.name = kStateName,
+                     .bytes = plan.state->size(),
+                     .produce = [&plan](const SnapshotFile::Append& append) {
+                       append(std::as_bytes(std::span(*plan.state)));
+                     }});
+  }
   return files;
 }
 

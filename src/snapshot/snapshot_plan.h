@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,17 @@ struct SnapshotPlan {
 
   Manifest manifest;  // without files
   std::vector<Part> parts;
-  std::string state;                // what state.json will hold
-  std::uint64_t staging_bytes = 0;  // for the tensors of all parts
+  std::optional<std::string> state;  // what state.json will hold; unset: another rank writes it
+  std::uint64_t staging_bytes = 0;   // for the tensors of all parts
 };
 
-/// Throws InvalidArgument for what cannot be saved, naming the part and the tensor.
-SnapshotPlan plan_snapshot(const Snapshot& snapshot);
+/// Whether every rank has files to write: a part's values say which ranges its tensors are
+/// (lockstep/tensor_range.h).
+bool is_in_parts(const Snapshot& snapshot);
+
+/// Of rank 0, or of another one that writes its share of what is in parts. Throws InvalidArgument
+/// for what cannot be saved, naming the part and the tensor.
+SnapshotPlan plan_snapshot(const Snapshot& snapshot, int rank = 0);
 
 /// The files of a plan. With `staged`, the tensors' bytes are read there; without, from the tensors
 /// themselves. The plan must outlive the result.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -39,6 +40,7 @@ struct SnapshotStore::Impl::Job {
   SnapshotPlan plan;
   SaveOptions options;
   bool staged = false;
+  std::optional<SharedSave> shared = std::nullopt;  // every rank writes its share
 };
 
 SnapshotStore::Impl::Impl(World& world, const SnapshotStoreOptions& options)
@@ -143,24 +145,36 @@ void SnapshotStore::Impl::tidy_directory() {
 
 // Saves are numbered alike on all nodes, because all ranks call save() equally often.
 void SnapshotStore::Impl::agree_on_sequence() {
+  static std::atomic<int> stores = 0;
   std::int64_t mine = sequence_;
   if (is_first_on_node()) mine = std::max(mine, highest_sequence(options_.directory));
-  for (const json& each : world_.group().all_gather_json(mine)) {
-    sequence_ = std::max(sequence_, each.get<std::int64_t>());
+  const std::string token = concat(lock_holder_name(), "/", ++stores);
+  const auto all = world_.group().all_gather_json({{"sequence", mine}, {"token", token}});
+  for (const json& each : all) {
+    sequence_ = std::max(sequence_, each.at("sequence").get<std::int64_t>());
   }
+  token_ = all.front().at("token").get<std::string>();
 }
 
 void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& options) {
   ++sequence_;
-  if (!writes_) return;
+  const bool in_parts = is_in_parts(snapshot);
+  if (!writes_ && !in_parts) return;
   writer_.wait();
   try {
+    if (in_parts && options_.per_node) {
+      throw InvalidArgument(
+          "every rank has a part of the model, and per_node is set; give all ranks one directory "
+          "that they share");
+    }
     if (is_locked_by_another()) lock(std::chrono::milliseconds(0));
     if (is_locked_by_another()) {
       cannot_write_ = concat("process ", lock_->holder, " has not let go of it");
     }
     if (!cannot_write_.empty()) throw SystemError(cannot_write_);
-    auto job = std::make_shared<Job>(Job{plan_snapshot(snapshot), options});
+    const int share = in_parts ? world_.rank() : 0;
+    auto job = std::make_shared<Job>(Job{plan_snapshot(snapshot, share), options});
+    if (in_parts) job->shared = share_save();
     job->plan.manifest.sequence = sequence_;
     job->plan.manifest.best = options.best;
     if (options_.background && staging_.has_room_for(job->plan)) {
@@ -180,15 +194,29 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
     writer_.start([this, job] { write(*job); });
     if (!staged) writer_.wait();
   } catch (const std::exception& error) {
+    // The others are not left waiting for this rank's share.
+    if (in_parts)
+      writer_.start(
+          [shared = share_save(), what = std::string(error.what())] { shared.give_up(what); });
     note_failure(snapshot.step, error.what());
   }
 }
 
+SharedSave SnapshotStore::Impl::share_save() {
+  return SharedSave({.store = world_.store(),
+                     .keys = concat("lockstep/snapshot/", token_, "/", sequence_, "/"),
+                     .rank = world_.rank(),
+                     .ranks = world_.world_size(),
+                     .healthy = health()});
+}
+
 void SnapshotStore::Impl::reserve(const Snapshot& snapshot) {
-  if (!writes_ || !cannot_write_.empty() || !options_.background) return;
+  const bool in_parts = is_in_parts(snapshot);
+  if ((!writes_ && !in_parts) || !cannot_write_.empty() || !options_.background) return;
   writer_.wait();
   try {
-    auto plan = std::make_shared<SnapshotPlan>(plan_snapshot(snapshot));
+    const int share = in_parts ? world_.rank() : 0;
+    auto plan = std::make_shared<SnapshotPlan>(plan_snapshot(snapshot, share));
     if (!staging_.has_room_for(*plan)) return;
     writer_.start([this, plan] {
       try {
@@ -206,10 +234,15 @@ void SnapshotStore::Impl::write(const Job& job) {
   const std::int64_t step = job.plan.manifest.step;
   try {
     const auto files = files_of(job.plan, job.staged ? staging_.data() : nullptr);
-    write_snapshot(options_.directory, job.plan.manifest, files,
-                   {.keep_last = options_.keep_last, .warn = [&](const std::string& line) {
-                      report(concat("step ", step, " is saved, but ", line));
-                    }});
+    const WriteOptions writing{.keep_last = options_.keep_last,
+                               .warn = [&](const std::string& line) {
+                                 report(concat("step ", step, " is saved, but ", line));
+                               }};
+    if (job.shared) {
+      job.shared->write(options_.directory, job.plan.manifest, files, writing);
+    } else {
+      write_snapshot(options_.directory, job.plan.manifest, files, writing);
+    }
     const std::lock_guard lock(mutex_);
     last_saved_ = step;
     last_error_.clear();
@@ -223,6 +256,8 @@ void SnapshotStore::Impl::note_failure(std::int64_t step, const std::string& rea
     const std::lock_guard lock(mutex_);
     last_error_ = reason;
   }
+  // Of what all have a share in, rank 0 tells, whose share it was that failed.
+  if (!writes_) return;
   report(concat("step ", step, " is not saved: ", first_line(reason),
                 "; training goes on, and older snapshots are as they were"));
 }

@@ -66,6 +66,7 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
       dealt_alike_(task.data().options().dealing == Dealing::kEven &&
                    !task.data().options().batch_sampler),
       parameters_(named_parameters(*task.module())) {
+  if (task_.sharded() != nullptr) return;
   if (share_.one_each() && share_.slots > 1) {
     DistributedDataParallelOptions ddp = options.ddp;
     ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
@@ -140,6 +141,7 @@ std::size_t GradientStep::end_of_slot(const std::vector<StepBatch>& batches,
 
 void GradientStep::zero_grad() {
   if (DataParallelEngine* engine = task_.engine()) return engine->zero_grad();
+  if (ShardedEngine* sharded = task_.sharded()) return sharded->zero_grad();
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
 }
 
@@ -157,7 +159,10 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
     const StepBatch& batch = batches[i];
     // The gradients of all micro-batches are added here before they are sent.
     std::optional<NoSync> local;
-    if (task_.engine() != nullptr && !(reduce && i + 1 == last)) local.emplace(*task_.engine());
+    std::optional<ShardedNoSync> local_in_parts;
+    const bool reduces = reduce && i + 1 == last;
+    if (task_.engine() != nullptr && !reduces) local.emplace(*task_.engine());
+    if (task_.sharded() != nullptr && !reduces) local_in_parts.emplace(*task_.sharded());
     const RandomScope random({.seed = options_.seed,
                               .step = step,
                               .slot = batch.address.slot,

@@ -1,5 +1,7 @@
 #include "train/run_state.h"
 
+#include <utility>
+
 #include <torch/csrc/api/include/torch/nn/module.h>
 
 #include "lockstep/error.h"
@@ -11,9 +13,16 @@ namespace {
 constexpr const char* kCallbackPart = "callback_";
 
 std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
+                                         const ShardedEngine* sharded,
                                          const TrainerOptions& options) {
-  if (options.groups) return make_optimizer(options.groups(module), options.optimizer);
-  return make_optimizer(named_parameters(module), options.optimizer);
+  std::vector<ParamGroup> groups(1);
+  if (options.groups) {
+    groups = options.groups(module);
+  } else {
+    groups.front().parameters = named_parameters(module);
+  }
+  if (sharded != nullptr) groups = sharded->parts_of(std::move(groups));
+  return make_optimizer(std::move(groups), options.optimizer);
 }
 
 const State& part(const Snapshot& snapshot, const std::string& name) {
@@ -27,10 +36,12 @@ const State& part(const Snapshot& snapshot, const std::string& name) {
 
 }  // namespace
 
-RunState::RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptions& options)
+RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sharded,
+                   const TrainerOptions& options)
     : options_(options),
       module_(std::move(module)),
-      optimizer_(optimizer_for(*module_, options)),
+      sharded_(sharded),
+      optimizer_(optimizer_for(*module_, sharded_, options)),
       parameters_(optimizer_->parameters()),
       schedule_(options.schedule),
       watch_(options.watch) {
@@ -46,8 +57,13 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptio
 Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
   Snapshot snapshot{
       .step = position.step, .epoch = epoch, .slots = share.slots, .seed = options_.seed};
-  snapshot.parts["model"] = module_state(*module_);
-  snapshot.parts["optimizer"] = optimizer_->state();
+  if (sharded_ != nullptr) {
+    snapshot.parts["model"] = sharded_->state();
+    snapshot.parts["optimizer"] = sharded_->optimizer_state(*optimizer_);
+  } else {
+    snapshot.parts["model"] = module_state(*module_);
+    snapshot.parts["optimizer"] = optimizer_->state();
+  }
   snapshot.parts["schedule"] = schedule_.state();
   snapshot.parts["watch"] = watch_.state();
   if (scaler_) snapshot.parts["scaler"] = scaler_->state();
@@ -66,6 +82,16 @@ Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
   return snapshot;
 }
 
+void RunState::load_model(const State& state) {
+  if (sharded_ != nullptr) return sharded_->load_state(state);
+  load_module_state(*module_, state);
+}
+
+void RunState::load_optimizer(const State& state) {
+  if (sharded_ != nullptr) return sharded_->load_optimizer_state(*optimizer_, state);
+  optimizer_->load_state(state);
+}
+
 std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::string& directory) {
   const nlohmann::json& values = part(snapshot, "trainer").values;
   if (values.at("accumulate") != options_.accumulate) {
@@ -77,8 +103,8 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
     throw InvalidArgument(concat("seed is ", options_.seed, ", but the run in ", directory,
                                  " was made with ", snapshot.seed));
   }
-  load_module_state(*module_, part(snapshot, "model"));
-  optimizer_->load_state(part(snapshot, "optimizer"));
+  load_model(part(snapshot, "model"));
+  load_optimizer(part(snapshot, "optimizer"));
   schedule_.load_state(part(snapshot, "schedule"));
   watch_.load_state(part(snapshot, "watch"));
   if (scaler_) scaler_->load_state(part(snapshot, "scaler"));
@@ -103,9 +129,9 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
 }
 
 void RunState::begin_with(const Snapshot& snapshot) {
-  load_module_state(*module_, part(snapshot, "model"));
+  load_model(part(snapshot, "model"));
   const auto optimizer = snapshot.parts.find("optimizer");
-  if (optimizer != snapshot.parts.end()) optimizer_->load_state(optimizer->second);
+  if (optimizer != snapshot.parts.end()) load_optimizer(optimizer->second);
   const nlohmann::json& values = part(snapshot, "trainer").values;
   position = {.step = values.at("step"),
               .epoch = values.at("epoch"),

@@ -12,6 +12,7 @@
 #include "lockstep/lr_schedule.h"
 #include "lockstep/metric_watch.h"
 #include "lockstep/optimizer.h"
+#include "lockstep/sharded.h"
 #include "lockstep/snapshot.h"
 #include "lockstep/trainer_options.h"
 #include "train/slots.h"
@@ -30,7 +31,9 @@ struct RunPosition {
 /// what a replaced rank will be sent.
 class RunState {
  public:
-  RunState(std::shared_ptr<torch::nn::Module> module, const TrainerOptions& options);
+  /// `sharded` is null where every rank has everything.
+  RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sharded,
+           const TrainerOptions& options);
 
   RunPosition position;
   Optimizer& optimizer() { return *optimizer_; }
@@ -43,7 +46,8 @@ class RunState {
   /// Null without compression, and for one that remembers nothing.
   const std::shared_ptr<GradientCompression>& compression() const { return compression_; }
 
-  /// The tensors are the live ones.
+  /// The tensors are the live ones. Of a sharded model it is a state in parts, and every rank
+  /// calls it.
   Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
 
   /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run;
@@ -55,7 +59,11 @@ class RunState {
 
  private:
   const TrainerOptions& options_;
+  void load_model(const State& state);
+  void load_optimizer(const State& state);
+
   std::shared_ptr<torch::nn::Module> module_;
+  ShardedEngine* sharded_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<NamedParameter> parameters_;
   LRSchedule schedule_;

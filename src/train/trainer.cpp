@@ -47,6 +47,18 @@ void validate(const TrainerOptions& options) {
         "compression with error feedback and fp16_autocast: the scale of the loss changes from "
         "step to step, and what was not sent yet would be of another one; use bf16_autocast");
   }
+  if (options.shard) {
+    if (options.ema_decay > 0) refuse("ema_decay and shard: the average would be whole everywhere");
+    if (!std::holds_alternative<std::monostate>(options.compression)) {
+      refuse("compression and shard: what travels between parts is not compressed");
+    }
+    if (options.precision == Precision::fp16_autocast) {
+      refuse("fp16_autocast and shard: the scale of the loss is not agreed on; use bf16_autocast");
+    }
+  }
+  if (options.devices > 1 && !options.gather_at_end) {
+    refuse("gather_at_end is false with devices: the processes could not hand the model over");
+  }
   if (options.devices < 1) refuse(concat("devices is ", options.devices, "; it must be positive"));
   if (options.slots < 0) refuse(concat("slots is ", options.slots, "; it cannot be negative"));
   for (const Every& every : {options.evaluate_every, options.snapshots.every}) {

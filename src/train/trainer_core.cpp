@@ -10,7 +10,6 @@
 #include "comm/places.h"
 #include "comm/recovery.h"
 #include "lockstep/sync_batch_norm.h"
-#include "train/broadcast_module.h"
 #include "train/loader_facts.h"
 
 namespace lockstep {
@@ -78,14 +77,13 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   const at::Device device = world_.device();
   std::optional<at::ScalarType> input_type;
   if (options_.precision == Precision::bf16_weights) input_type = at::kBFloat16;
-  module_->to(device);
+  if (!is_deferred()) module_->to(device);
   if (input_type) convert_floating_point(*module_, *input_type);
   task_.set_input(device, input_type);
   if (evaluation_ != nullptr) evaluation_->set_input(device, input_type);
 
-  // Before anything copies the weights: all ranks begin with those of rank 0.
-  if (!world_.joins()) broadcast_module(world_.group(), *module_);
-  state_ = std::make_unique<RunState>(module_, options_);
+  spread_model();
+  state_ = std::make_unique<RunState>(module_, task_.sharded(), options_);
   assume_role();
   if (world_.joins()) {
     recovers_ = true;
@@ -127,6 +125,7 @@ void TrainerCore::check_options() const {
         "Trainer: snapshots.every is set, but there is no directory for them; set "
         "snapshots.directory");
   }
+  check_shard();
   if (evaluation_ != nullptr && &evaluation_->data() == &task_.data()) {
     throw InvalidArgument(
         "Trainer: training and evaluation share a loader; make a second one over the dataset");
@@ -135,9 +134,8 @@ void TrainerCore::check_options() const {
 
 // Finds out where the run stands, which also decides over how many slots it is dealt.
 void TrainerCore::find_place() {
-  std::optional<Snapshot> found;
   open_snapshots();
-  if (snapshots_ && options_.snapshots.resume) found = snapshots_->load_newest();
+  const std::optional<Snapshot> found = find_snapshot();
   if (found && options_.slots != 0 && options_.slots != found->slots) {
     throw InvalidArgument(concat("slots is ", options_.slots, ", but the run in ", directory_,
                                  " has ", found->slots, "; leave it out to go on with those"));
@@ -249,6 +247,11 @@ void TrainerCore::place_compression() {
 
 // Processes that compute several slots reduce gradients themselves, after backward.
 void TrainerCore::check_several_slots() {
+  if (options_.shard) {
+    throw InvalidArgument(concat("Trainer: a sharded run needs a process for each of its ",
+                                 share_.slots, " slots, and there are ", world_.world_size(),
+                                 "; start ", share_.slots));
+  }
   for (const auto& module : module_->modules()) {
     if (module->as<SyncBatchNormImpl>() != nullptr) {
       throw InvalidArgument(concat("Trainer: SyncBatchNorm needs a process for each of the ",

@@ -65,6 +65,12 @@ class TrainerCore {
   bool is_epoch_complete() const;
   bool all_have_data(const std::vector<StepBatch>& batches);
 
+  // trainer_shard.cpp: where each rank keeps a part
+  void check_shard() const;
+  bool is_deferred() const;
+  void spread_model();
+  std::optional<Snapshot> find_snapshot();
+
   // trainer_step.cpp: a step
   void train_step(const std::vector<StepBatch>& batches);
   double normalize(const StepGradients& gradients, const std::optional<Totals>& totals,

@@ -46,6 +46,11 @@ bool TrainerCore::recoverable() {
   const bool replayable =
       task_.data().replayable() && (evaluation_ == nullptr || evaluation_->data().replayable());
   if (!replayable) obstacle = "the data comes from a source that cannot deliver a batch again";
+  if (task_.sharded() != nullptr) {
+    obstacle =
+        "its part of the model is nowhere else; all ranks go on from the newest snapshot instead, "
+        "as often as --max-restarts allows";
+  }
   if (has_group_of_its_own(*module_, world_.group())) {
     obstacle = "a SyncBatchNorm communicates in a group of its own";
   }

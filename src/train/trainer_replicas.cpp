@@ -21,7 +21,7 @@ std::string TrainerCore::fingerprint() const {
 
 bool TrainerCore::compares_after(std::int64_t step) const {
   return options_.verify_every > 0 && step % options_.verify_every == 0 &&
-         world_.world_size() > 1 && options_.ddp.ignored.empty();
+         world_.world_size() > 1 && options_.ddp.ignored.empty() && !options_.shard;
 }
 
 void TrainerCore::compare_replicas() {

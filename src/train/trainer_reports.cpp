@@ -87,7 +87,16 @@ void TrainerCore::settle() {
     duties_.compare = false;
   }
   if (duties_.evaluate) {
-    const bool best = evaluation_ != nullptr && evaluate_now() && options_.snapshots.keep_best;
+    bool best = false;
+    const auto evaluate = [&] {
+      best = evaluation_ != nullptr && evaluate_now() && options_.snapshots.keep_best;
+    };
+    // Ranks have different numbers of batches, and callbacks of one rank may ask the model, too.
+    if (ShardedEngine* sharded = task_.sharded(); sharded != nullptr && evaluation_ != nullptr) {
+      sharded->with_whole_parameters(evaluate);
+    } else {
+      evaluate();
+    }
     duties_ = {.evaluate = false, .save = duties_.save || best, .best = best};
   }
   if (duties_.save) {
@@ -304,6 +313,9 @@ void TrainerCore::finish() {
   }
   // No rank leaves before all have done their last step, or the slow ones would miss a peer.
   world_.barrier();
+  if (ShardedEngine* sharded = task_.sharded(); sharded != nullptr && options_.gather_at_end) {
+    sharded->keep_whole();
+  }
   ended_ = true;
   end_recovery(world_, position.step);
   result_.reason = *reason_;

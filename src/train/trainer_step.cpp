@@ -1,6 +1,7 @@
 // How TrainerCore does one step: gradients, the decision whether to apply them, the commit.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include <ATen/ops/full.h>
@@ -111,6 +112,19 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
   if (divisor == 0) {
     throw InvalidArgument(
         concat("step ", state_->position.step, ": the loss function counted nothing on any rank"));
+  }
+  if (ShardedEngine* sharded = task_.sharded()) {
+    const bool clips = options_.clip_grad_norm > 0;
+    const double limit = clips ? options_.clip_grad_norm : std::numeric_limits<double>::infinity();
+    const double norm =
+        sharded->clip_grad_norm({.max_norm = limit, .scale = clips ? 1 / divisor : 1.0})
+            .item<double>();
+    if (clips) return norm;
+    if (divisor != 1) {
+      arguments.grad_scale = at::full(
+          {}, divisor, at::TensorOptions(at::kFloat).device(parameters.front().tensor.device()));
+    }
+    return norm / divisor;
   }
   if (options_.clip_grad_norm > 0) {
     return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})

@@ -1,0 +1,131 @@
+#include "snapshot/shared_save.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/checksum.h"
+#include "lockstep/error.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+// A disk may be slow, and another rank may still be computing the step before its save.
+constexpr auto kSharePatience = std::chrono::minutes(30);
+constexpr auto kLongestPause = std::chrono::milliseconds(50);
+
+json files_as_json(const std::map<std::string, Manifest::File>& files) {
+  json list = json::object();
+  for (const auto& [name, file] : files) {
+    list[name] = {{"bytes", file.bytes}, {"checksum", checksum_text(file.checksum)}};
+  }
+  return list;
+}
+
+void add_files(Manifest& manifest, const json& list) {
+  for (const auto& [name, file] : list.items()) {
+    manifest.files[name] = {
+        .bytes = file.at("bytes").get<std::uint64_t>(),
+        .checksum = parse_checksum(file.at("checksum").get<std::string>()).value()};
+  }
+}
+
+std::string last_name(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
+}  // namespace
+
+// The store has no wait that ends when the group does.
+std::string SharedSave::await(const std::string& name) const {
+  const auto begin = std::chrono::steady_clock::now();
+  auto pause = std::chrono::milliseconds(1);
+  Store store = meeting_.store;
+  while (!store.check({key(name)})) {
+    if (!meeting_.healthy()) throw SystemError("a rank was lost while all were writing");
+    if (std::chrono::steady_clock::now() - begin > kSharePatience) {
+      throw SystemError(concat("nothing heard for ", kSharePatience.count(), " minutes (", name,
+                               ") from a rank that writes its share"));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return store.get(key(name));
+}
+
+void SharedSave::write(const std::string& directory, Manifest manifest,
+                       std::span<const SnapshotFile> files, const WriteOptions& options) const {
+  Store store = meeting_.store;
+  const std::string share = concat("share_", meeting_.rank);
+  if (meeting_.rank == 0) {
+    std::string folder;
+    try {
+      folder = begin_snapshot(directory, manifest);
+    } catch (const std::exception& error) {
+      give_up(error.what());
+      throw;
+    }
+    try {
+      store.set(key("folder"), json({{"name", last_name(folder)}}).dump());
+      store.set(key(share),
+                json({{"files", files_as_json(write_snapshot_files(folder, files))}}).dump());
+      publish(directory, folder, std::move(manifest), options);
+    } catch (const std::exception& error) {
+      discard_snapshot(folder);
+      store.set(key("result"), json({{"error", error.what()}}).dump());
+      throw;
+    }
+    return store.set(key("result"), json::object().dump());
+  }
+  const json folder = json::parse(await("folder"));
+  if (!folder.contains("error")) {
+    try {
+      const std::string path = concat(directory, "/", folder.at("name").get<std::string>());
+      store.set(key(share),
+                json({{"files", files_as_json(write_snapshot_files(path, files))}}).dump());
+    } catch (const std::exception& error) {
+      give_up(error.what());
+    }
+  }
+  const json result = json::parse(await("result"));
+  if (result.contains("error")) throw SystemError(result.at("error").get<std::string>());
+}
+
+void SharedSave::publish(const std::string& directory, const std::string& folder, Manifest manifest,
+                         const WriteOptions& options) const {
+  manifest.files.clear();
+  std::string problem;
+  for (int rank = 0; rank < meeting_.ranks; ++rank) {  // all, so that nobody still writes
+    const json share = json::parse(await(concat("share_", rank)));
+    if (share.contains("error")) {
+      if (problem.empty())
+        problem = concat("rank ", rank, ": ", share.at("error").get<std::string>());
+      continue;
+    }
+    add_files(manifest, share.at("files"));
+  }
+  if (!problem.empty()) throw SystemError(problem);
+  publish_snapshot(directory, folder, std::move(manifest), options);
+}
+
+void SharedSave::give_up(const std::string& reason) const {
+  Store store = meeting_.store;
+  const std::string text = json({{"error", first_line(reason)}}).dump();
+  try {
+    if (meeting_.rank == 0) {
+      store.set(key("folder"), text);
+      store.set(key("result"), text);
+    } else {
+      store.set(key(concat("share_", meeting_.rank)), text);
+    }
+  } catch (const std::exception&) {
+    // Then the group has ended, too.
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// What TrainerCore does differently where each rank keeps a part of the model.
+#include <algorithm>
+
+#include <torch/csrc/api/include/torch/nn/module.h>
+
+#include "train/broadcast_module.h"
+#include "train/trainer_core.h"
+
+namespace lockstep {
+
+void TrainerCore::check_shard() const {
+  if (!options_.shard) return;
+  if (options_.snapshots.per_node) {
+    throw InvalidArgument(
+        "Trainer: every rank of a sharded run saves its part into one directory that all of them "
+        "see; leave out snapshots.per_node");
+  }
+  if (!options_.ddp.ignored.empty()) {
+    throw InvalidArgument("Trainer: ddp.ignored has no meaning with shard");
+  }
+  if (world_.joins()) {
+    throw InvalidArgument("Trainer: a process cannot take the place of one of a sharded run");
+  }
+}
+
+// A deferred module has nothing to move: its parts are made where they belong.
+bool TrainerCore::is_deferred() const {
+  return std::ranges::any_of(module_->parameters(),
+                             [](const at::Tensor& parameter) { return parameter.is_meta(); });
+}
+
+// Before anything copies the weights: all ranks begin with those of rank 0.
+void TrainerCore::spread_model() {
+  const bool deferred = is_deferred();
+  if (deferred && !options_.shard) {
+    throw InvalidArgument(
+        "Trainer: the model is deferred, which is for shard, and that is not set");
+  }
+  if (!world_.joins() && !deferred) broadcast_module(world_.group(), *module_);
+  if (!options_.shard) return;
+  ShardedOptions shard = *options_.shard;
+  shard.init_sync = deferred;  // otherwise just done
+  shard.device = world_.device();
+  task_.shard(world_, shard);
+}
+
+std::optional<Snapshot> TrainerCore::find_snapshot() {
+  if (!snapshots_ || !options_.snapshots.resume) return std::nullopt;
+  if (const ShardedEngine* sharded = task_.sharded()) {
+    return snapshots_->load_newest(sharded->ranges());
+  }
+  return snapshots_->load_newest();
+}
+
+}  // namespace lockstep
