@@ -75,6 +75,14 @@ void check(const Options& options, Command command) {
   if (options.from_scratch && options.model_name.empty()) {
     throw InvalidArgument("--from-scratch needs --model-name; without one all weights are new");
   }
+  if (options.defer_init && options.shard != 3) {
+    throw InvalidArgument(concat("--defer-init needs --shard 3, and --shard is ", options.shard));
+  }
+  if (options.defer_init && options.eval_fraction > 0) {
+    throw InvalidArgument(concat("--eval-fraction is ", options.eval_fraction,
+                                 " with --defer-init; a validation would bring the whole model "
+                                 "together: set it to 0"));
+  }
   try {
     lockstep::TrackingOptions tracking;
     lockstep::choose_sinks(tracking, options.track);

@@ -17,7 +17,8 @@ using lockstep::InvalidArgument;
 
 lockstep::Gpt2Options gpt2_options(const Options& options) {
   return {.activation_checkpointing = options.activation_checkpointing,
-          .seed = static_cast<std::uint64_t>(options.seed)};
+          .seed = static_cast<std::uint64_t>(options.seed),
+          .deferred = options.defer_init};
 }
 
 Gpt2Config named_config(const std::string& name) {

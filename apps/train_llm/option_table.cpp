@@ -118,6 +118,12 @@ const auto kOptions = std::to_array<OptionSpec>({
     {.name = "compress", .field = &O::compress, .value = "HOW",
      .help = "gradients before they travel, for slow links: none, bf16, fp16, int8, powersgd[:RANK[:START]] (from step START "
              "on, by default 1000)"},
+    {.name = "shard", .field = &O::shard, .value = "STAGE",
+     .help = "each rank keeps a part only, of the optimizer's state (1), and of gradients (2), and of parameters (3); "
+             "0: everything everywhere", .lowest = 0, .highest = 3},
+    {.name = "defer-init", .field = &O::defer_init,
+     .help = "with --shard 3: weights are made or read one after the other and cut at once, for models that no rank can hold; "
+             "without validation and questions, which want the whole model"},
 
     {.name = "save-dir", .field = &O::save_dir, .value = "DIR", .help = "where run directories are",
      .heading = "What it leaves behind"},

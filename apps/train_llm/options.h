@@ -60,6 +60,8 @@ struct Options {
   std::string reduction = "automatic";
   double bucket_cap_mb = 25;
   std::string compress = "none";
+  std::int64_t shard = 0;  // the stage; 0: DistributedDataParallel
+  bool defer_init = false;
 
   // What it leaves behind.
   std::string save_dir = "outputs";

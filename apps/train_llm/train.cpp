@@ -203,6 +203,11 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.ddp.bucket_cap_mb = options_.bucket_cap_mb;
   training.compression = compression(options_);
   training.ddp.gradient_as_bucket_view = true;
+  if (options_.shard > 0) {
+    training.shard = lockstep::ShardedOptions{
+        .stage = static_cast<lockstep::ShardStage>(options_.shard), .units = {"h.*"}};
+    training.gather_at_end = !options_.defer_init;
+  }
   // Without a frequency after each epoch, and at the end of the run.
   training.evaluate_every = {.steps = options_.eval_freq != 0 ? options_.eval_freq : steps,
                              .epochs = options_.eval_freq == 0 ? 1 : 0};
@@ -243,8 +248,10 @@ void Run::add_callbacks(lockstep::TrainerOptions& training, const Data& data, st
   if (is_main()) {
     training.callbacks.push_back(std::make_shared<AtStart>(
         [this] { directory_.write(options_, model_->config(), corpus_->tokenizer); }));
-    training.callbacks.push_back(std::make_shared<AnswerSamples>(
-        model_, corpus_->tokenizer, corpus_->held_out, options_.samples));
+    if (!options_.defer_init) {
+      training.callbacks.push_back(std::make_shared<AnswerSamples>(
+          model_, corpus_->tokenizer, corpus_->held_out, options_.samples));
+    }
   }
   if (options_.flat_checkpoint) {
     training.callbacks.push_back(
@@ -265,7 +272,7 @@ lockstep::TrainResult Run::fit(const lockstep::TrainerOptions& training, Data& d
 }
 
 void Run::ask_questions(const char* when) {
-  if (corpus_->held_out.empty() || !is_main()) return;
+  if (corpus_->held_out.empty() || !is_main() || options_.defer_init) return;
   const ExactMatch result = ask(model_, corpus_->tokenizer, corpus_->held_out);
   say(concat("held-out instructions answered exactly ", when, " training: ", result.summary()));
   const std::string file = directory_.path() + "/answers.json";
@@ -330,6 +337,7 @@ std::string what_to_lower(const Options& options) {
   }
   if (!options.activation_checkpointing) add("--activation-checkpointing");
   if (options.dtype == "fp32") add("--dtype bf16");
+  if (options.shard < 3) add("--shard 3 on several ranks");
   add(concat("--seq-length ", options.seq_length / 2));
   return advice;
 }

@@ -1,0 +1,150 @@
+"""train_llm --shard: the bits of a run that is not sharded, snapshots in parts, kills, other programs.
+
+train_llm_shard_test.py TRAIN_LLM LOCKSTEP [--all] [unittest's arguments], in a Python that has torch.
+Without --all the cases that take longest are left out.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import train_llm_test as programs  # noqa: E402  (takes the arguments)
+
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+DATA = ("-d", "data.jsonl", *programs.SMALL)
+RUN = ("--ckpt-freq", "10", "--dropout", "0.1")
+SHORT = ("--max-steps", "40", *RUN)
+
+
+class Sharded(programs.Case):
+    def snapshot(self, *arguments):
+        """Of `lockstep snapshot`: its exit code and what it said."""
+        result = subprocess.run([programs.LOCKSTEP, "snapshot", *map(str, arguments)], cwd=self.folder,
+                                text=True, capture_output=True, timeout=programs.LIMIT)
+        return result.returncode, result.stdout + result.stderr
+
+    def converted(self, name, part):
+        """The bytes of one file with the whole tensors of a run's last snapshot."""
+        target = self.folder / f"{name}_{part}.safetensors"
+        code, said = self.snapshot("convert", f"--part={part}", self.run_folder(name) / "snapshots", target)
+        self.assertEqual(code, 0, said)
+        return target.read_bytes()
+
+    def wait_for(self, path, process):
+        limit = time.monotonic() + programs.LIMIT
+        while not path.exists() and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.002)
+        self.assertTrue(path.exists(), f"{path} did not come")
+
+    def finish(self, process):
+        try:
+            return process.communicate(timeout=programs.LIMIT)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def test_its_snapshots_hold_the_bits_of_a_plain_run(self):
+        self.train("plain", *SHORT, ranks=2)
+        for stage in (1, 2, 3) if programs.ALL else (3,):
+            with self.subTest(stage):
+                name = f"stage_{stage}"
+                self.train(name, *SHORT, "--shard", stage, ranks=2)
+                folder = self.run_folder(name) / "snapshots" / "step_40"
+                self.assertEqual(sorted(path.name for path in folder.glob("*.safetensors")),
+                                 [f"{part}.rank_{rank}.safetensors" for part in ("model", "optimizer")
+                                  for rank in (0, 1)])
+                for part in ("model", "optimizer"):
+                    self.assertEqual(self.converted(name, part), self.converted("plain", part), part)
+        # A plain run goes on from parts, and a sharded one from whole files, to the same bits.
+        longer = ("--max-steps", "60")
+        self.train("plain", *RUN, *longer, "--shard", "3", ranks=2)
+        self.train("stage_3", *RUN, *longer, ranks=2)
+        for part in ("model", "optimizer"):
+            self.assertEqual(self.converted("stage_3", part), self.converted("plain", part), part)
+
+    def test_a_killed_run_goes_on_to_the_same_bits(self):
+        options = (*SHORT, "--shard", "3", "--eval-fraction", "0.1", "--grad-clip", "1")
+        self.train("whole", *options, ranks=2)
+        expected = self.files("whole", 40)
+        process = self.start("-e", "killed", *DATA, *options, ranks=2)
+        try:
+            self.wait_for(self.run_folder("killed") / "snapshots" / "step_20", process)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=programs.LIMIT)
+        self.train("killed", *options, ranks=2)
+        self.assertEqual(self.files("killed", 40), expected)
+
+        process = self.start("-e", "one_died", *DATA, *options, ranks=2, launch=("--max-restarts", "1"))
+        try:
+            self.wait_for(self.run_folder("one_died") / "snapshots" / "step_20", process)
+            rank = self.process_of(1)
+            if rank is not None:  # else it was quicker
+                os.kill(rank, signal.SIGKILL)
+        finally:
+            out, err = self.finish(process)
+        self.assertEqual(process.returncode, 0, out + err)
+        self.assertIn("a rank that dies cannot be replaced in place: its part of the model is nowhere else; "
+                      "all ranks go on from the newest snapshot instead", err + out)
+        self.assertEqual(self.files("one_died", 40), expected)
+
+    def test_what_does_not_fit_or_is_damaged_is_said_in_one_line(self):
+        self.train("run", *SHORT, "--shard", "2", ranks=2)
+        refused = self.one_line("-e", "run", *DATA, *RUN, "--max-steps", "60", "--shard", "2", "--ranks", "1")
+        self.assertIn("a sharded run needs a process for each of its 2 slots", refused)
+        self.assertIn("compression and shard", self.one_line("-e", "other", *DATA, *SHORT, "--shard", "2",
+                                                             "--compress", "int8"))
+        snapshots = self.run_folder("run") / "snapshots"
+        self.assertEqual(self.snapshot("verify", snapshots)[0], 0)
+        (snapshots / "step_40" / "model.rank_1.safetensors").unlink()
+        damaged = snapshots / "step_30" / "optimizer.rank_0.safetensors"
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+        code, said = self.snapshot("verify", snapshots)
+        self.assertEqual(code, 1)
+        self.assertRegex(said, r"step_40: .*model.rank_1.safetensors")
+        self.assertRegex(said, r"step_30: optimizer.rank_0.safetensors is damaged")
+        code, said = self.snapshot("convert", snapshots / "step_40", "hub")
+        self.assertNotEqual(code, 0)
+        self.assertIn("model.rank_1.safetensors is missing", said)
+        out, err = self.train("run", *RUN, "--max-steps", "45", "--shard", "2", ranks=2)
+        self.assertIn("model.rank_1.safetensors is missing", err)
+        self.assertIn("optimizer.rank_0.safetensors is damaged", err)
+        self.assertIn("goes on from step 20", err)
+
+    def test_other_programs_take_it(self):
+        self.train("run", *SHORT, "--shard", "3", ranks=4)
+        self.run_program("export", "exported", "--snapshot", "outputs/run")
+        out, _ = self.run_program("generate", "--snapshot", "outputs/run", "--prompt", "The", "--max-new-tokens",
+                                  "3")
+        self.assertTrue(out.startswith("The"))
+        code, said = self.snapshot("convert", "outputs/run/snapshots", "hub")
+        self.assertEqual(code, 0, said)
+        from safetensors.torch import load_file
+        exported = load_file(self.folder / "exported" / "model.safetensors")
+        converted = load_file(self.folder / "hub" / "model.safetensors")
+        self.assertEqual(len(exported), len(converted))
+        for name, tensor in converted.items():
+            self.assertTrue(torch.equal(tensor, exported["transformer." + name]), name)
+        if transformers is None:
+            return
+        model = transformers.GPT2LMHeadModel.from_pretrained(self.folder / "exported").eval()
+        state = model.transformer.state_dict()
+        for name, tensor in converted.items():
+            self.assertTrue(torch.equal(state[name], tensor), name)
+        self.assertTrue(torch.isfinite(model(torch.arange(8)[None]).logits).all())
+
+
+if __name__ == "__main__":
+    unittest.main()
