@@ -117,11 +117,17 @@ class Sharded(programs.Case):
         self.assertRegex(said, r"step_30: optimizer.rank_0.safetensors is damaged")
         code, said = self.snapshot("convert", snapshots / "step_40", "hub")
         self.assertNotEqual(code, 0)
-        self.assertIn("model.rank_1.safetensors is missing", said)
+        self.assertIn("model.rank_1.safetensors", said)
         out, err = self.train("run", *RUN, "--max-steps", "45", "--shard", "2", ranks=2)
         self.assertIn("model.rank_1.safetensors is missing", err)
         self.assertIn("optimizer.rank_0.safetensors is damaged", err)
         self.assertIn("goes on from step 20", err)
+
+    def test_a_deferred_model_has_the_same_bits(self):
+        self.train("made_whole", *SHORT, "--shard", "3", ranks=2)
+        self.train("deferred", *SHORT, "--shard", "3", "--defer-init", ranks=2)
+        self.assertEqual(self.files("deferred", 40), self.files("made_whole", 40))
+        self.assertIn("--defer-init needs --shard 3", self.one_line(*DATA, "--shard", "2", "--defer-init"))
 
     def test_other_programs_take_it(self):
         self.train("run", *SHORT, "--shard", "3", ranks=4)
