@@ -42,6 +42,17 @@ TEST(CpuMemory, not_more_is_kept_than_was_in_use_at_once) {
   EXPECT_GT(memory.kept_bytes, 0u);
 }
 
+TEST(CpuMemory, the_peak_of_tensors_is_what_they_asked_for) {
+  reuse_cpu_memory();
+  reset_cpu_memory_peak();
+  const std::uint64_t base = cpu_memory().tensor_bytes;
+  { const at::Tensor first = at::empty({100001}), second = at::empty({50001}); }
+  EXPECT_EQ(cpu_memory().tensor_bytes, base);
+  EXPECT_EQ(cpu_memory().peak_tensor_bytes, base + 4 * 150002);
+  reset_cpu_memory_peak();
+  EXPECT_EQ(cpu_memory().peak_tensor_bytes, base);
+}
+
 TEST(CpuMemory, sizes_of_nothing_and_of_little_work) {
   reuse_cpu_memory();
   EXPECT_EQ(at::empty({0}).numel(), 0);
