@@ -53,7 +53,8 @@ ModelSizes planned_sizes(const Options& options, const lockstep::Gpt2Config& con
 
 MemoryPlan plan_of(const Options& options) {
   const int bytes = widths_of(options.dtype).weights;
-  return {.ranks = static_cast<int>(options.ranks),
+  return {.stage = static_cast<int>(options.shard),
+          .ranks = static_cast<int>(options.ranks),
           .micro_batch = options.batch_size,
           .activation_checkpointing = options.activation_checkpointing,
           .part_bytes = bytes,
@@ -77,14 +78,15 @@ std::string in_shell(const nlohmann::json& value) {
 }
 
 // The options that were given, with those that were chosen in place of what they say.
-std::string command_of(const Invocation& invocation, const MemoryPlan& plan) {
+std::string command_of(const Invocation& invocation, const MemoryPlan& plan, bool defers) {
   std::string command = "train_llm";
   if (plan.ranks > 1) {
     command = concat("lockstep run --standalone --nproc-per-node ", plan.ranks, " ", command);
   }
   const Options defaults = invocation.embedded ? parse_command_line({}).options : Options{};
   const auto usual = effective_config(defaults), given = effective_config(invocation.options);
-  static const std::set<std::string> left_out = {"plan", "memory", "ranks", "batch-size", "shard"};
+  static const std::set<std::string> left_out = {"plan",       "memory", "ranks",
+                                                 "batch-size", "shard",  "defer-init"};
   for (const auto& [name, value] : given.items()) {
     if (left_out.contains(name) || value == usual.at(name)) continue;
     command += " --" + name;
@@ -92,12 +94,8 @@ std::string command_of(const Invocation& invocation, const MemoryPlan& plan) {
   }
   command += concat(" --batch-size ", plan.micro_batch);
   if (plan.stage > 0) command += concat(" --shard ", plan.stage);
+  if (defers) command += " --defer-init";
   return command;
-}
-
-// Whether this program can be told a stage.
-bool has_stages() {
-  return std::ranges::any_of(all_options(), [](const auto& each) { return each.name == "shard"; });
 }
 
 // The least that this model takes on so many ranks.
@@ -131,7 +129,7 @@ std::string plan_text(const Invocation& invocation) {
       throw InvalidArgument(concat(
           "--memory is ", options.memory, ", and nothing fits into it on ", asked.ranks,
           " rank(s); the least is ", show_bytes(lockstep::predict_memory(sizes, least).peak),
-          " a rank, in stage 3 with --batch-size 1 --activation-checkpointing; use more ranks or a "
+          " a rank, with --shard 3 --batch-size 1 --activation-checkpointing; use more ranks or a "
           "shorter --seq-length"));
     }
     chosen = *fitting;
@@ -150,10 +148,11 @@ std::string plan_text(const Invocation& invocation) {
   if (options.memory.empty()) return text;
   text += concat("stage ", chosen.stage, " fits into ", options.memory, " with ",
                  show_bytes(rows[static_cast<std::size_t>(chosen.stage)].memory.peak));
-  if (chosen.stage > 0 && !has_stages()) {
-    return text + "; it is ShardedDataParallel's, in a program of your own\n";
-  }
-  return text + ":\n  " + command_of(invocation, chosen) + "\n";
+  // Weights are float32 when they are made, and before the run whole on every rank.
+  const bool too_large_to_make =
+      4 * config.parameter_count() > lockstep::parse_bytes(options.memory);
+  const bool defers = chosen.stage == 3 && (options.defer_init || too_large_to_make);
+  return text + ":\n  " + command_of(invocation, chosen, defers) + "\n";
 }
 
 }  // namespace train_llm

@@ -54,12 +54,22 @@ class PlanTest(unittest.TestCase):
         self.assertGreater(rows(more)["0"][5], 5 * 2**30)
 
     def test_less_memory_takes_a_later_stage(self):
-        stages = []
+        stages, commands = [], []
         for memory in ("5GiB", "2.2GiB", "1.8GiB", "1.6GiB"):
             code, output, errors, _ = plan(*MODEL, "--plan", "--memory", memory)
             self.assertEqual(code, 0, errors)
             stages.append(re.search(r"^stage (\d) fits into", output, re.MULTILINE)[1])
+            commands.append(output.splitlines()[-1].split("--batch-size ")[1].partition(" ")[2])
         self.assertEqual(stages, ["0", "1", "2", "3"])
+        self.assertEqual(commands, ["", "--shard 1", "--shard 2", "--shard 3"])
+
+    def test_a_given_stage_is_the_least_and_a_model_too_large_to_make_is_deferred(self):
+        _, output, _, _ = plan(*MODEL, "--plan", "--memory", "5GiB", "--shard", "2")
+        self.assertIn("stage 2 fits into 5GiB", output)
+        code, output, errors, _ = plan("--model", "gpt2-xl", "--vocab-size", "50257", "--dtype", "bf16", "--ranks", "64",
+                                       "--activation-checkpointing", "-s", "256", "--plan", "--memory", "2GiB")
+        self.assertEqual(code, 0, errors)
+        self.assertTrue(output.endswith(" --shard 3 --defer-init\n"), output)
 
     def test_what_does_not_fit_is_refused_with_the_least_that_would(self):
         code, output, errors, _ = plan(*MODEL, "--plan", "--memory", "100MiB")
