@@ -26,26 +26,29 @@ class CallState {
 
   /// The first of these counts. False for later ones.
   bool finish(Payload answer) { return end(std::move(answer), nullptr); }
-  bool fail(std::exception_ptr failure) { return end({}, std::move(failure)); }
+  /// `failure` throws, for each who asks a new exception: threads must not share one.
+  bool fail(Task failure) { return end({}, std::move(failure)); }
 
   void wait() const;
   bool wait_until(std::chrono::steady_clock::time_point time) const;
   bool done() const;
   /// Waits; throws what the call failed with. The answer stays as it is from then on.
   const Payload& answer() const;
+  /// What throws, of a call that has ended; empty if it was answered.
+  const Task& failure() const { return failure_; }
   /// Runs the task once the call has ended, at once if it has.
   void after(Task task);
   const std::function<void(Task)>& executor() const { return executor_; }
 
  private:
-  bool end(Payload answer, std::exception_ptr failure);
+  bool end(Payload answer, Task failure);
 
   const std::function<void(Task)> executor_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool done_ = false;
   Payload answer_;
-  std::exception_ptr failure_;
+  Task failure_;
   std::vector<Task> tasks_;
 };
 
@@ -84,19 +87,13 @@ class Future {
     auto next = std::make_shared<detail::CallState>(state_->executor());
     if constexpr (std::is_void_v<Next>) {
       state_->after([state = state_, value = value_, next, function = std::move(function)] {
-        run(*next, [&] {
-          state->answer();
-          function(value());
-        });
+        run(*state, *next, [&] { function(value()); });
       });
       return Future<void>(next, [] {});
     } else {
       auto kept = std::make_shared<std::optional<Next>>();
       state_->after([state = state_, value = value_, next, kept, function = std::move(function)] {
-        run(*next, [&] {
-          state->answer();
-          kept->emplace(function(value()));
-        });
+        run(*state, *next, [&] { kept->emplace(function(value())); });
       });
       return Future<Next>(next, [kept] { return **kept; });
     }
@@ -104,11 +101,15 @@ class Future {
 
  private:
   template <typename Body>
-  static void run(detail::CallState& next, Body body) {
+  static void run(const detail::CallState& before, detail::CallState& next, Body body) {
+    if (before.failure()) {
+      next.fail(before.failure());
+      return;
+    }
     try {
       body();
     } catch (...) {
-      next.fail(std::current_exception());
+      next.fail([error = std::current_exception()] { std::rethrow_exception(error); });
       return;
     }
     next.finish({});

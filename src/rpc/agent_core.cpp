@@ -194,22 +194,41 @@ PeerAddress AgentCore::look_up(const std::string& peer, Time deadline) {
 
 // The connection to a peer, made if need be. Null: the call has failed.
 std::shared_ptr<Connection> AgentCore::connect(const std::string& peer, PendingCall& call) {
+  {
+    std::unique_lock lock(mutex_);
+    Route& route = routes_[peer];
+    if (!connected_.wait_until(lock, call.deadline, [&] { return !route.connecting; })) {
+      lock.unlock();
+      fail_call(call, peer,
+                {.kind = FailureKind::timeout,
+                 .detail = {},
+                 .message = "another call was still connecting"});
+      return nullptr;
+    }
+    if (route.connection && !route.connection->closed() && !closing_) return route.connection;
+    route.connecting = true;
+  }
+  std::shared_ptr<Connection> made;
+  try {
+    made = make_connection(peer, call);
+  } catch (const Error& error) {  // no socket, or no OpenSSL
+    fail_call(call, peer,
+              {.kind = FailureKind::no_such_peer, .detail = {}, .message = error.what()});
+  }
+  const std::lock_guard lock(mutex_);
+  Route& route = routes_[peer];
+  route.connecting = false;
+  route.connection = made;
+  connected_.notify_all();
+  return made;
+}
+
+std::shared_ptr<Connection> AgentCore::make_connection(const std::string& peer, PendingCall& call) {
   const auto fail = [&](FailureKind kind, std::string message) {
     fail_call(call, peer, {.kind = kind, .detail = {}, .message = std::move(message)});
     return nullptr;
   };
-  std::shared_ptr<Route> route;
-  {
-    const std::lock_guard lock(mutex_);
-    auto& found = routes_[peer];
-    if (!found) found = std::make_shared<Route>();
-    route = found;
-  }
-  const std::unique_lock lock(route->mutex, call.deadline);
-  if (!lock) return fail(FailureKind::timeout, "another call was still connecting");
   if (closing_) return fail(FailureKind::shut_down, "this agent was shut down");
-  if (route->connection && !route->connection->closed()) return route->connection;
-
   PeerAddress address;
   try {
     address = look_up(peer, call.deadline);
@@ -246,7 +265,6 @@ std::shared_ptr<Connection> AgentCore::connect(const std::string& peer, PendingC
     }
     return fail(FailureKind::timeout, "it did not say hello in time");
   }
-  route->connection = connection;
   return connection;
 }
 

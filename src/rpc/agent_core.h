@@ -51,9 +51,9 @@ class AgentCore {
 
   class Listener;
 
-  /// The way to another agent.
+  /// The way to another agent. Its fields are under `mutex_`.
   struct Route {
-    std::timed_mutex mutex;
+    bool connecting = false;  // a thread does; others wait for it
     std::shared_ptr<Connection> connection;
   };
 
@@ -72,6 +72,7 @@ class AgentCore {
   };
 
   std::shared_ptr<Connection> connect(const std::string& peer, PendingCall& call);
+  std::shared_ptr<Connection> make_connection(const std::string& peer, PendingCall& call);
   PeerAddress look_up(const std::string& peer, Time deadline);
   Connection::Events events();
   void accept_from(int listener, bool local);
@@ -106,7 +107,8 @@ class AgentCore {
   const std::shared_ptr<ConnectionTable> connections_ = std::make_shared<ConnectionTable>();
 
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Route>> routes_;
+  std::condition_variable connected_;
+  std::map<std::string, Route> routes_;
   std::map<std::string, std::shared_ptr<const ServedFunction>> functions_;
   std::map<std::string, std::shared_ptr<const ServedClass>> classes_;
   std::map<std::uint64_t, std::shared_ptr<Object>> objects_;

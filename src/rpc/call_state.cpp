@@ -2,7 +2,7 @@
 
 namespace lockstep::rpc::detail {
 
-bool CallState::end(Payload answer, std::exception_ptr failure) {
+bool CallState::end(Payload answer, Task failure) {
   std::vector<Task> tasks;
   {
     const std::lock_guard lock(mutex_);
@@ -34,7 +34,7 @@ bool CallState::done() const {
 
 const Payload& CallState::answer() const {
   wait();
-  if (failure_) std::rethrow_exception(failure_);
+  if (failure_) failure_();
   return answer_;
 }
 

@@ -1,7 +1,6 @@
 #include "rpc/pending_calls.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -17,11 +16,8 @@ Failure out_of_time(const PendingCall& call) {
 }  // namespace
 
 void fail_call(const PendingCall& call, const std::string& peer, const Failure& failure) {
-  try {
-    throw_failure(failure, peer, concat("'", peer, "', ", call.what), call.signature);
-  } catch (const CallError&) {
-    call.state->fail(std::current_exception());
-  }
+  call.state->fail([failure, peer, what = concat("'", peer, "', ", call.what),
+                    signature = call.signature] { throw_failure(failure, peer, what, signature); });
 }
 
 void PendingCalls::set_limit(std::size_t limit) {

@@ -313,10 +313,12 @@ TEST_P(EachTransport, what_comes_after_a_call_runs_with_its_result) {
   EXPECT_EQ(heard.get_future().get(), 2);
   const auto failed = caller.call<int>({"server", "fail"}).then([](int value) { return value; });
   EXPECT_THROW(failed.get(), RemoteException);
+#ifndef __SANITIZE_THREAD__  // it does not see how libstdc++ counts who has an exception
   const auto thrown = caller.call<int>({"server", "twice"}, 1).then([](int) -> int {
     throw std::logic_error("here");
   });
   EXPECT_THROW(thrown.get(), std::logic_error);
+#endif
 }
 
 TEST(Agent, calls_whose_time_is_over_take_room_until_the_peer_has_done_them) {
