@@ -59,7 +59,8 @@ Blob blob_of(std::size_t bytes, int seed) {
 }
 
 bool equal(const Blob& one, const Blob& other) {
-  return one.bytes == other.bytes && std::memcmp(one.data, other.data, one.bytes) == 0;
+  return one.bytes == other.bytes &&
+         (one.bytes == 0 || std::memcmp(one.data, other.data, one.bytes) == 0);
 }
 
 template <typename T>
