@@ -60,6 +60,11 @@ std::vector<Described> decode(const Description& numbers) {
   return tensors;
 }
 
+at::Tensor empty_like_described(const Described& tensor) {
+  if (tensor.presence == Presence::absent) return {};
+  return at::empty_strided(tensor.sizes, tensor.strides, at::TensorOptions(tensor.type));
+}
+
 // As one row of bytes, which every backend can send.
 at::Tensor as_bytes(const at::Tensor& dense) {
   return dense.as_strided({dense.numel()}, {1}).view(at::kByte);
@@ -130,6 +135,13 @@ void TensorSender::send(const Parcel& parcel) {
   fields[kMicroBatch] = parcel.micro_batch;
   fields[kRows] = parcel.rows;
   post(envelope, parcel.micro_batch);
+  const auto [last, first_time] = last_.try_emplace(parcel.micro_batch, description);
+  if (!first_time && (is_new || last->second != description)) {
+    Tensors unlike;
+    for (const Described& each : decode(last->second)) unlike.push_back(empty_like_described(each));
+    post_payload(unlike, parcel.micro_batch);
+    last->second = description;
+  }
   if (is_new) {
     ++descriptions_sent_;
     const at::Tensor numbers =
@@ -137,8 +149,12 @@ void TensorSender::send(const Parcel& parcel) {
     std::ranges::copy(description, numbers.mutable_data_ptr<std::int64_t>());
     post(numbers, parcel.micro_batch);
   }
-  for (const at::Tensor& tensor : payload) {
-    if (tensor.defined() && tensor.numel() > 0) post(as_bytes(tensor), parcel.micro_batch);
+  post_payload(payload, parcel.micro_batch);
+}
+
+void TensorSender::post_payload(const Tensors& tensors, std::int64_t micro_batch) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0) post(as_bytes(tensor), micro_batch);
   }
 }
 
@@ -156,10 +172,25 @@ void TensorSender::finish() {
 void TensorReceiver::expect(int parcels) {
   LOCKSTEP_CHECK(expected_ == 0 && !open_ && arriving_.empty(), expected_);
   expected_ = parcels;
+  next_ = 0;
   open();
 }
 
-// Asks for the next envelope.
+TensorReceiver::Arriving TensorReceiver::begin_to_receive(const Description& description) {
+  const at::NoGradGuard no_grad;
+  Arriving arriving{.description = description, .works = {}, .parcel = {}};
+  for (const Described& each : decode(description)) {
+    at::Tensor tensor = empty_like_described(each);
+    if (tensor.defined() && tensor.numel() > 0) {
+      arriving.works.push_back(end_.group.irecv(
+          as_bytes(tensor), {.peer = end_.peer, .tag = static_cast<int>(end_.tag)}));
+    }
+    arriving.parcel.tensors.push_back(std::move(tensor));
+  }
+  return arriving;
+}
+
+// Asks for the next envelope, and for what is likely to follow it.
 void TensorReceiver::open() {
   if (open_ || expected_ == 0) return;
   --expected_;
@@ -167,43 +198,54 @@ void TensorReceiver::open() {
   envelope_ = at::empty({kFields}, at::kLong);
   envelope_work_ =
       end_.group.irecv(envelope_, {.peer = end_.peer, .tag = static_cast<int>(end_.tag)});
+  counted_on_.reset();
+  if (const auto last = last_.find(next_); last != last_.end()) {
+    counted_on_ = begin_to_receive(last->second);
+  }
+  ++next_;
 }
 
 // The envelope has come, or is waited for; the rest left together with it.
 void TensorReceiver::read_envelope() {
   const at::NoGradGuard no_grad;
-  const PointToPointOptions from{.peer = end_.peer, .tag = static_cast<int>(end_.tag)};
   envelope_work_.wait();
   open_ = false;
   const auto* fields = envelope_.const_data_ptr<std::int64_t>();
-  LOCKSTEP_CHECK(fields[kMark] == kEnvelopeMark, fields[kMark]);
+  LOCKSTEP_CHECK(fields[kMark] == kEnvelopeMark && fields[kMicroBatch] == next_ - 1, fields[kMark],
+                 ", ", fields[kMicroBatch], ", ", next_);
+  Description description;
+  if (fields[kLength] == 0) description = known_.at(fields[kDescription]);
+  const bool as_before = counted_on_ && counted_on_->description == description;
+  if (counted_on_ && !as_before) {
+    for (Work& work : counted_on_->works) work.wait();
+    counted_on_.reset();
+  }
   if (fields[kLength] > 0) {
-    const at::Tensor numbers = at::empty({fields[kLength]}, at::kLong);
-    end_.group.recv(numbers, from);
-    const auto* first = numbers.const_data_ptr<std::int64_t>();
-    if (fields[kDescription] == 0) known_.clear();
-    known_.emplace_back(first, first + fields[kLength]);
-    const auto now = decode(known_.back()), before = decode(known_.front());
-    if (!can_follow(before, now)) {
-      throw InvalidArgument(concat("Pipeline: ", end_.who, ": micro-batch ", fields[kMicroBatch],
-                                   " brings ", text_of(now), "; before there were ",
-                                   text_of(before),
-                                   ". Number, type and dimensions must stay, sizes may change"));
-    }
+    description = receive_description(fields[kDescription], fields[kLength]);
+    check_description(description, fields[kMicroBatch]);
   }
-  Arriving arriving{
-      .description = known_.at(fields[kDescription]),
-      .works = {},
-      .parcel = {.tensors = {}, .micro_batch = fields[kMicroBatch], .rows = fields[kRows]}};
-  for (const Described& each : decode(arriving.description)) {
-    at::Tensor tensor;
-    if (each.presence != Presence::absent) {
-      tensor = at::empty_strided(each.sizes, each.strides, at::TensorOptions(each.type));
-      if (tensor.numel() > 0) arriving.works.push_back(end_.group.irecv(as_bytes(tensor), from));
-    }
-    arriving.parcel.tensors.push_back(std::move(tensor));
-  }
-  arriving_.push_back(std::move(arriving));
+  last_[next_ - 1] = description;
+  arriving_.push_back(as_before ? std::move(*counted_on_) : begin_to_receive(description));
+  arriving_.back().parcel.micro_batch = fields[kMicroBatch];
+  arriving_.back().parcel.rows = fields[kRows];
+}
+
+Description TensorReceiver::receive_description(std::int64_t number, std::int64_t length) {
+  const at::Tensor numbers = at::empty({length}, at::kLong);
+  end_.group.recv(numbers, {.peer = end_.peer, .tag = static_cast<int>(end_.tag)});
+  const auto* first = numbers.const_data_ptr<std::int64_t>();
+  if (number == 0) known_.clear();
+  known_.emplace_back(first, first + length);
+  return known_.back();
+}
+
+void TensorReceiver::check_description(const Description& description,
+                                       std::int64_t micro_batch) const {
+  const auto now = decode(description), before = decode(known_.front());
+  if (can_follow(before, now)) return;
+  throw InvalidArgument(concat("Pipeline: ", end_.who, ": micro-batch ", micro_batch, " brings ",
+                               text_of(now), "; before there were ", text_of(before),
+                               ". Number, type and dimensions must stay, sizes may change"));
 }
 
 void TensorReceiver::poll() {

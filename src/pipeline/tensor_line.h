@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ using Description = std::vector<std::int64_t>;
 /// The sending end. An envelope of a few numbers goes before each parcel; the description goes with
 /// it only the first time that tensors are like this. Nothing waits: what is sent is kept until it
 /// has left.
+///
+/// The receiver begins to receive before it needs the tensors: it takes those of a micro-batch to
+/// be like those of the same micro-batch before. Where they are not, the sender first sends bytes
+/// without meaning in their place.
 class TensorSender {
  public:
   struct End {
@@ -56,6 +61,7 @@ class TensorSender {
 
  private:
   void post(const at::Tensor& tensor, std::int64_t micro_batch);
+  void post_payload(const Tensors& tensors, std::int64_t micro_batch);
 
   struct Leaving {
     Work work;
@@ -63,6 +69,7 @@ class TensorSender {
     std::int64_t micro_batch = 0;
   };
   End end_;
+  std::map<std::int64_t, Description> last_;  // by micro-batch: what the receiver counts on
   std::map<Description, std::int64_t> known_;
   std::int64_t descriptions_sent_ = 0;
   std::deque<Leaving> leaving_;
@@ -80,7 +87,7 @@ class TensorReceiver {
   };
   explicit TensorReceiver(End end) : end_(std::move(end)) {}
 
-  /// So many parcels will come.
+  /// So many parcels will come, for micro-batches 0, 1, ... in this order.
   void expect(int parcels);
   /// Begins to receive what has been announced, without waiting for it.
   void poll();
@@ -95,13 +102,19 @@ class TensorReceiver {
   };
   void open();
   void read_envelope();
+  Arriving begin_to_receive(const Description& description);
+  Description receive_description(std::int64_t number, std::int64_t length);
+  void check_description(const Description& description, std::int64_t micro_batch) const;
 
   End end_;
   std::vector<Description> known_;
-  int expected_ = 0;  // envelopes that have not been asked for
+  std::map<std::int64_t, Description> last_;  // by micro-batch
+  int expected_ = 0;                          // envelopes that have not been asked for
+  std::int64_t next_ = 0;                     // the micro-batch of the next one
   at::Tensor envelope_;
   Work envelope_work_;
-  bool open_ = false;  // an envelope is on its way
+  std::optional<Arriving> counted_on_;  // what is taken to follow the envelope
+  bool open_ = false;                   // an envelope is on its way
   std::deque<Arriving> arriving_;
 };
 
