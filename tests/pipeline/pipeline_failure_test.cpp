@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-// The victim dies in the middle of its third step; each survivor is told who it was.
+// The victim dies in the middle of a step; each survivor is told who it was.
 void lose_a_stage(World& world, const ProcessGroup& group, const PipelineOptions& more,
                   int victim) {
   int forwards = 0;
@@ -51,6 +52,13 @@ void lose_a_stage(World& world, const ProcessGroup& group, const PipelineOptions
           << text;
     }
   }
+  // A survivor that ends before the others have looked would be counted among the dead.
+  std::vector<std::string> told;
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    if (rank != victim) told.push_back(concat("told_", rank));
+  }
+  world.store().set(concat("told_", world.rank()), "1");
+  world.store().wait(told, std::chrono::minutes(2));
 }
 
 }  // namespace
