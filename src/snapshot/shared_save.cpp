@@ -35,6 +35,15 @@ void add_files(Manifest& manifest, const json& list) {
   }
 }
 
+// Writes this rank's files; what the others are told of that.
+std::string share_of(const std::string& folder, std::span<const SnapshotFile> files) {
+  try {
+    return json({{"files", files_as_json(write_snapshot_files(folder, files))}}).dump();
+  } catch (const std::exception& error) {
+    return json({{"error", first_line(error.what())}}).dump();
+  }
+}
+
 std::string last_name(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
@@ -47,7 +56,10 @@ std::string SharedSave::await(const std::string& name) const {
   auto pause = std::chrono::milliseconds(1);
   Store store = meeting_.store;
   while (!store.check({key(name)})) {
-    if (!meeting_.healthy()) throw SystemError("a rank was lost while all were writing");
+    if (!meeting_.healthy()) {
+      if (store.check({key(name)})) break;  // it came, and then the other ended
+      throw SystemError("a rank was lost while all were writing");
+    }
     if (std::chrono::steady_clock::now() - begin > kSharePatience) {
       throw SystemError(concat("nothing heard for ", kSharePatience.count(), " minutes (", name,
                                ") from a rank that writes its share"));
@@ -72,8 +84,7 @@ void SharedSave::write(const std::string& directory, Manifest manifest,
     }
     try {
       store.set(key("folder"), json({{"name", last_name(folder)}}).dump());
-      store.set(key(share),
-                json({{"files", files_as_json(write_snapshot_files(folder, files))}}).dump());
+      store.set(key(share), share_of(folder, files));
       publish(directory, folder, std::move(manifest), options);
     } catch (const std::exception& error) {
       discard_snapshot(folder);
@@ -84,13 +95,8 @@ void SharedSave::write(const std::string& directory, Manifest manifest,
   }
   const json folder = json::parse(await("folder"));
   if (!folder.contains("error")) {
-    try {
-      const std::string path = concat(directory, "/", folder.at("name").get<std::string>());
-      store.set(key(share),
-                json({{"files", files_as_json(write_snapshot_files(path, files))}}).dump());
-    } catch (const std::exception& error) {
-      give_up(error.what());
-    }
+    const std::string path = concat(directory, "/", folder.at("name").get<std::string>());
+    store.set(key(share), share_of(path, files));
   }
   const json result = json::parse(await("result"));
   if (result.contains("error")) throw SystemError(result.at("error").get<std::string>());

@@ -322,7 +322,12 @@ std::optional<Snapshot> SnapshotStore::load_step(std::int64_t step) {
 }
 
 std::function<bool()> SnapshotStore::Impl::health() const {
-  return [guard = world_.group().impl()->guard] { return guard->working(); };
+  // A group learns of a death in its next operation, and there is none while all write.
+  return [guard = world_.group().impl()->guard] {
+    const GroupGuard::Options& options = guard->options();
+    const auto ended = [&](int rank) { return options.peers && options.peers->has_ended(rank); };
+    return guard->working() && std::ranges::none_of(options.global_ranks, ended);
+  };
 }
 
 Snapshot read_snapshot(const std::string& path) {

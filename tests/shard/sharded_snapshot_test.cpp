@@ -1,3 +1,4 @@
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -173,6 +174,29 @@ RANKS_TEST(ShardedSnapshot, of_four_ranks_in_stage_3_goes_into_any_other_run, 4)
   }
   World all = init({.epoch = 3});
   all.barrier();  // rank 0 removes the folder
+}
+
+// No operation of the group tells the others: they wait for its share.
+RANKS_TEST_WITH(ShardedSnapshot, of_a_rank_that_is_gone_is_given_up, {.count = 3, .killed = {2}}) {
+  torch::set_num_threads(1);
+  World world = init();
+  TemporaryFolder mine;
+  const std::string folder = folder_of_all(world, mine);
+  Gpt2 model = saved_gpt2();
+  ShardedDataParallel sharded(world, model, {.units = {"h.*"}});
+  AdamW optimizer(sharded.decay_groups(kWeightDecay), {.lr = 1e-3});
+  SnapshotStore store(world, {.directory = folder});
+  take_steps(sharded, optimizer, world.rank(), 0, 1);
+  const Snapshot snapshot = sharded_snapshot(1, sharded, optimizer);
+  world.barrier();
+  if (world.rank() == 2) kill_this_process();
+  store.save(snapshot);
+  store.wait();
+  EXPECT_NE(store.last_error().find("a rank was lost"), std::string::npos) << store.last_error();
+  EXPECT_FALSE(std::filesystem::exists(folder + "/step_1"));
+  // Who ends first must not be another one that is gone, nor take the folder along.
+  world.store().set(concat("looked_", world.rank()), "1");
+  world.store().wait({"looked_0", "looked_1"}, std::chrono::minutes(2));
 }
 
 RANKS_TEST(ShardedSnapshot, a_plain_snapshot_goes_into_a_sharded_run, 3) {
