@@ -1,7 +1,5 @@
 #include "rpc/agent_core.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -154,16 +152,15 @@ void AgentCore::accept_from(int listener, bool local) {
     UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     if (closing_ || (local && !is_own_user(socket.get()))) continue;
-    const int on = 1;
     if (!local) {
-      setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      prepare_tcp(socket.get());
       make_room_for_strangers();
     }
     try {
       connections_->add(
           Connection::open(std::move(socket), connection_options(false, local), events(), loop_));
-    } catch (const Error&) {
-      // No descriptor or no OpenSSL for it: the peer sees that the connection ends.
+    } catch (const std::exception&) {
+      // No descriptor, no memory or no OpenSSL for it: the peer sees that the connection ends.
     }
   }
 }
@@ -211,9 +208,9 @@ std::shared_ptr<Connection> AgentCore::connect(const std::string& peer, PendingC
   std::shared_ptr<Connection> made;
   try {
     made = make_connection(peer, call);
-  } catch (const Error& error) {  // no socket, or no OpenSSL
-    fail_call(call, peer,
-              {.kind = FailureKind::no_such_peer, .detail = {}, .message = error.what()});
+  } catch (const std::exception& error) {  // no socket, memory or OpenSSL; or the loop has ended
+    const auto kind = closing_ ? FailureKind::shut_down : FailureKind::no_such_peer;
+    fail_call(call, peer, {.kind = kind, .detail = {}, .message = error.what()});
   }
   const std::lock_guard lock(mutex_);
   Route& route = routes_[peer];
@@ -268,23 +265,6 @@ std::shared_ptr<Connection> AgentCore::make_connection(const std::string& peer, 
   return connection;
 }
 
-void AgentCore::check_call(const MessageHead& head, const Payload& payload) const {
-  std::size_t bytes = payload.bytes.size();
-  for (const Blob& blob : payload.blobs) bytes += blob.bytes;
-  if (bytes > options_.max_message_bytes) {
-    throw InvalidArgument(concat("rpc: the arguments of '", head.function, "' have ", bytes,
-                                 " bytes; at most ", options_.max_message_bytes,
-                                 " are allowed (max_message_bytes)"));
-  }
-  if (head.function.size() > kMaxNameBytes || head.signature.size() > kMaxSignatureBytes ||
-      payload.blobs.size() > kMaxBlobs) {
-    throw InvalidArgument(concat("rpc: '", head.function.substr(0, 40), "' has a name of ",
-                                 head.function.size(), " bytes, types of ", head.signature.size(),
-                                 " and ", payload.blobs.size(), " tensors; at most ", kMaxNameBytes,
-                                 ", ", kMaxSignatureBytes, " and ", kMaxBlobs, " are allowed"));
-  }
-}
-
 PendingCall AgentCore::pending(const Call& call, const char* kind, std::string signature) {
   const auto timeout = call.timeout.count() > 0 ? call.timeout : options_.timeout;
   const auto executor = [pool = std::weak_ptr(pool_)](Task task) {
@@ -307,7 +287,7 @@ std::shared_ptr<CallState> AgentCore::start(const Call& call, std::string signat
   MessageHead head;
   head.function = call.function;
   head.signature = signature;
-  check_call(head, payload);
+  check_call(head, payload, options_.max_message_bytes);
   PendingCall pending_call = pending(call, "function", std::move(signature));
   std::shared_ptr<CallState> state = pending_call.state;
   if (const auto connection = connect(call.peer, pending_call)) {
@@ -323,15 +303,18 @@ std::shared_ptr<RemoteObject> AgentCore::make_object(const Call& call, std::stri
   head.object = kNewObject;
   head.function = call.function;
   head.signature = signature;
-  check_call(head, payload);
+  check_call(head, payload, options_.max_message_bytes);
   PendingCall pending_call = pending(call, "class", std::move(signature));
   const std::shared_ptr<CallState> state = pending_call.state;
   const auto connection = connect(call.peer, pending_call);
   if (connection) connection->call(std::move(pending_call), std::move(head), std::move(payload));
   Reader in(state->answer());
   const auto number = in.number<std::uint64_t>();
-  return std::make_shared<RemoteObject>(connection, number, call.peer, options_.timeout,
-                                        state->executor());
+  return std::make_shared<RemoteObject>(
+      connection, number,
+      RemoteObject::Limits{.timeout = options_.timeout,
+                           .message_bytes = options_.max_message_bytes},
+      state->executor());
 }
 
 Blob AgentCore::shared_memory(std::size_t bytes) {
@@ -368,6 +351,21 @@ void AgentCore::shutdown(std::chrono::milliseconds timeout) {
                 {missing.begin(), missing.end()});
 }
 
+// Until all connections have ended, or nothing moves any more.
+void AgentCore::wait_for_answers_to_leave() {
+  const auto queued_bytes = [this] {
+    std::size_t bytes = 0;
+    for (const auto& connection : connections_->all()) bytes += connection->queued_bytes();
+    return bytes;
+  };
+  for (std::size_t before = queued_bytes();;) {
+    if (connections_->wait_empty(std::chrono::seconds(before > 0 ? 3 : 1))) return;
+    const std::size_t now = queued_bytes();
+    if (now >= before) return;
+    before = now;
+  }
+}
+
 void AgentCore::close() {
   if (pool_ && pool_->is_own_thread()) {
     throw InvalidArgument("rpc: an agent cannot be closed by a function that it serves");
@@ -386,7 +384,7 @@ void AgentCore::close() {
   pool_->stop();
   for (const auto& connection : connections_->all()) connection->say_goodbye();
   // Who hears it ends the connection; who does not listen is not waited for long.
-  connections_->wait_empty(std::chrono::seconds(1));
+  wait_for_answers_to_leave();
   for (const auto& connection : connections_->all()) connection->end(failure);
   connections_->wait_empty(std::chrono::seconds(5));
   loop_->stop();

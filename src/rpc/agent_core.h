@@ -78,8 +78,8 @@ class AgentCore {
   void accept_from(int listener, bool local);
   Connection::Options connection_options(bool calls, bool local);
   void make_room_for_strangers();
+  void wait_for_answers_to_leave();
   std::string secret();
-  void check_call(const MessageHead& head, const Payload& payload) const;
   PendingCall pending(const Call& call, const char* kind, std::string signature);
 
   // agent_serving.cpp

@@ -30,19 +30,38 @@ bool ConnectionTable::wait_empty(std::chrono::milliseconds time) {
   return changed_.wait_for(lock, time, [this] { return connections_.empty(); });
 }
 
+void check_call(const MessageHead& head, const Payload& payload, std::size_t max_message_bytes) {
+  std::size_t bytes = payload.bytes.size();
+  for (const Blob& blob : payload.blobs) bytes += blob.bytes;
+  if (bytes > max_message_bytes) {
+    throw InvalidArgument(concat("rpc: the arguments of '", head.function, "' have ", bytes,
+                                 " bytes; at most ", max_message_bytes,
+                                 " are allowed (max_message_bytes)"));
+  }
+  if (head.function.size() > kMaxNameBytes || head.signature.size() > kMaxSignatureBytes ||
+      payload.blobs.size() > kMaxBlobs) {
+    throw InvalidArgument(concat("rpc: '", head.function.substr(0, 40), "' has a name of ",
+                                 head.function.size(), " bytes, types of ", head.signature.size(),
+                                 " and ", payload.blobs.size(), " tensors; at most ", kMaxNameBytes,
+                                 ", ", kMaxSignatureBytes, " and ", kMaxBlobs, " are allowed"));
+  }
+}
+
 std::shared_ptr<CallState> RemoteObject::call(std::chrono::milliseconds timeout,
                                               const std::string& method, std::string signature,
                                               Payload payload) {
-  const auto limit = timeout.count() > 0 ? timeout : timeout_;
+  const auto limit = timeout.count() > 0 ? timeout : limits_.timeout;
   MessageHead head;
   head.object = number_;
   head.function = method;
   head.signature = signature;
+  check_call(head, payload, limits_.message_bytes);
   PendingCall pending{.state = std::make_shared<CallState>(executor_),
                       .deadline = std::chrono::steady_clock::now() + limit,
                       .timeout = limit,
                       .what = concat("method '", method, "'"),
-                      .signature = std::move(signature)};
+                      .signature = std::move(signature),
+                      .object = shared_from_this()};
   auto state = pending.state;
   connection_->call(std::move(pending), std::move(head), std::move(payload));
   return state;

@@ -31,15 +31,22 @@ class ConnectionTable {
   std::map<std::uint64_t, std::shared_ptr<Connection>> connections_;
 };
 
+/// Throws InvalidArgument for a call that is too large to be sent.
+void check_call(const MessageHead& head, const Payload& payload, std::size_t max_message_bytes);
+
 /// An object that lives at a peer, which hears when nobody here has it any more.
-class RemoteObject {
+class RemoteObject : public std::enable_shared_from_this<RemoteObject> {
  public:
-  RemoteObject(std::shared_ptr<Connection> connection, std::uint64_t number, std::string peer,
-               std::chrono::milliseconds timeout, std::function<void(Task)> executor)
+  struct Limits {
+    std::chrono::milliseconds timeout;  // of calls that name none
+    std::size_t message_bytes;
+  };
+
+  RemoteObject(std::shared_ptr<Connection> connection, std::uint64_t number, Limits limits,
+               std::function<void(Task)> executor)
       : connection_(std::move(connection)),
         number_(number),
-        peer_(std::move(peer)),
-        timeout_(timeout),
+        limits_(limits),
         executor_(std::move(executor)) {}
   ~RemoteObject() { connection_->send(FrameKind::drop_object, number_); }
   RemoteObject(const RemoteObject&) = delete;
@@ -51,8 +58,7 @@ class RemoteObject {
  private:
   std::shared_ptr<Connection> connection_;
   std::uint64_t number_;
-  std::string peer_;
-  std::chrono::milliseconds timeout_;  // of calls that name none
+  Limits limits_;
   std::function<void(Task)> executor_;
 };
 

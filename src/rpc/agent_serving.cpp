@@ -69,7 +69,6 @@ void AgentCore::serve_class(const std::string& name, ServedClass served) {
 
 void AgentCore::refuse(const Serving& serving, FailureKind kind, std::string detail,
                        std::string message) {
-  serving.connection->open_calls()--;
   serving.connection->answer(
       serving.message.head.id,
       Failure{.kind = kind, .detail = std::move(detail), .message = std::move(message)});
@@ -82,7 +81,7 @@ void AgentCore::on_call(const std::shared_ptr<Connection>& connection, Received 
                   .message = std::move(message),
                   .deadline = std::chrono::steady_clock::now() + patience};
   const MessageHead& head = serving.message.head;
-  if (++connection->open_calls() > options_.max_calls) {
+  if (!connection->begin_call(options_.max_calls)) {
     throw BadMessage(concat("rpc: more than ", options_.max_calls, " calls at a time"));
   }
   if (closing_) return refuse(serving, FailureKind::shut_down, {}, "it was shut down");
@@ -188,7 +187,6 @@ void AgentCore::run(std::shared_ptr<HandlerPool::Strand> strand, Serving serving
                            " (max_message_bytes) and ", kMaxBlobs, " are allowed"));
     }
     kept->message.payload = {};  // memory that was lent goes back before the answer goes out
-    kept->connection->open_calls()--;
     kept->connection->answer(id, std::move(result));
   };
   if (strand) {

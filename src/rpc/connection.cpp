@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kSharedFrom = 16 << 10;  // smaller blobs travel with the message
 constexpr std::size_t kMaxQueuedBytes = 64 << 20;
 constexpr std::size_t kPartsPerWrite = 64;
+constexpr std::size_t kBlobAlignment = 64;  // tensors expect it, for vectors
 
 Failure died(const std::string& why) {
   return {.kind = FailureKind::peer_died, .detail = {}, .message = why};
@@ -125,9 +126,13 @@ void Connection::forget_segment(std::uint64_t segment) {
   flush_locked();
 }
 
-// Copies large blobs into memory that the peer can map, unless they are there already.
+// Copies large blobs into memory that the peer can map, unless they are there already. All of them
+// share one segment, because each segment is a descriptor. It is in the result once for each blob:
+// so often does the peer release it.
 std::vector<std::shared_ptr<Segment>> Connection::place_blobs(MessageHead& head, Payload& payload) {
   std::vector<std::shared_ptr<Segment>> segments;
+  std::vector<std::size_t> to_copy;
+  std::size_t bytes_to_copy = 0;
   for (Blob& blob : payload.blobs) {
     BlobPlace place{.bytes = blob.bytes, .segment = 0, .offset = 0};
     if (options_.local && options_.pool && blob.bytes >= kSharedFrom) {
@@ -135,14 +140,27 @@ std::vector<std::shared_ptr<Segment>> Connection::place_blobs(MessageHead& head,
         place.segment = found->segment->id;
         place.offset = found->offset;
         segments.push_back(std::move(found->segment));
-      } else if (auto segment = options_.pool->take(blob.bytes)) {
-        std::memcpy(segment->data(), blob.data, blob.bytes);
-        place.segment = segment->id;
-        segments.push_back(std::move(segment));
+        blob = {};
+      } else {
+        place.offset = bytes_to_copy;
+        to_copy.push_back(head.blobs.size());
+        bytes_to_copy += (blob.bytes + kBlobAlignment - 1) / kBlobAlignment * kBlobAlignment;
       }
     }
-    if (place.segment != 0) blob = {};
     head.blobs.push_back(place);
+  }
+  const auto segment = to_copy.empty() ? nullptr : options_.pool->take(bytes_to_copy);
+  for (const std::size_t index : to_copy) {
+    BlobPlace& place = head.blobs[index];
+    if (!segment) {  // they travel with the message
+      place.offset = 0;
+      continue;
+    }
+    Blob& blob = payload.blobs[index];
+    std::memcpy(segment->data() + place.offset, blob.data, blob.bytes);
+    place.segment = segment->id;
+    segments.push_back(segment);
+    blob = {};
   }
   return segments;
 }
@@ -160,8 +178,7 @@ bool Connection::send_message(MessageHead head, Payload payload, Time deadline) 
   for (std::shared_ptr<Segment>& segment : segments) {
     if (announced_.insert(segment->id).second) {
       push_locked(FrameKind::segment,
-                  encode(SegmentFrame{.id = segment->id, .bytes = segment->bytes()}),
-                  segment->descriptor.get());
+                  encode(SegmentFrame{.id = segment->id, .bytes = segment->bytes()}), segment);
     }
     const std::uint64_t id = segment->id;
     lent_.emplace(id, std::move(segment));
@@ -171,14 +188,31 @@ bool Connection::send_message(MessageHead head, Payload payload, Time deadline) 
   return true;
 }
 
-void Connection::push_locked(FrameKind kind, std::string_view content, int descriptor) {
-  if (!closed_) outbox_.push(kind, content, descriptor);
+void Connection::push_locked(FrameKind kind, std::string_view content,
+                             std::shared_ptr<Segment> segment) {
+  if (!closed_) outbox_.push(kind, content, std::move(segment));
+}
+
+bool Connection::begin_call(int limit) {
+  if (++open_calls_ <= limit) return true;
+  // The peer may have an answer that the thread which sends it has not counted yet.
+  const std::lock_guard lock(mutex_);
+  return open_calls_ <= limit;
+}
+
+std::size_t Connection::queued_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return outbox_.bytes();
 }
 
 void Connection::flush_locked() {
   if (closed_) return;
   bool blocked = false;
-  while (!outbox_.empty() && !blocked) {
+  while (!blocked) {
+    if (outbox_.empty() && std::exchange(goodbye_waits_, false)) {
+      push_locked(FrameKind::goodbye, {});
+    }
+    if (outbox_.empty()) break;
     int descriptor = -1;
     std::vector<iovec> parts = outbox_.next(kPartsPerWrite, &descriptor);
     msghdr message{};
@@ -209,6 +243,7 @@ void Connection::flush_locked() {
       }
     }
   }
+  open_calls_ -= outbox_.take_answers_written();
   if (blocked != wants_to_write_) {
     wants_to_write_ = blocked;
     loop_->change(number_, socket_.get(), blocked ? EPOLLIN | EPOLLOUT : EPOLLIN);
@@ -220,7 +255,11 @@ void Connection::say_goodbye() {
   pending_.fail_all(
       {.kind = FailureKind::shut_down, .detail = {}, .message = "this agent was shut down"});
   const Locked locked(*this);
-  if (established_) push_locked(FrameKind::goodbye, {});
+  if (established_ && options_.calls) {
+    push_locked(FrameKind::goodbye, {});  // at once: nobody waits for calls that are on their way
+  } else {
+    goodbye_waits_ = established_;
+  }
   flush_locked();
 }
 

@@ -49,6 +49,8 @@ class Connection : public EventLoop::Handler,
     std::optional<LinkSessionOptions> link = {};     // how both prove themselves, over TCP
     bool link_carries_frames = true;                 // also after that
     std::chrono::milliseconds greeting_limit{5000};  // of a stranger
+    /// Of segments that the peer has announced. No honest one shares more memory than there is.
+    std::size_t max_mapped_bytes = physical_memory();
   };
 
   static std::shared_ptr<Connection> open(UniqueFd socket, Options options, Events events,
@@ -72,11 +74,14 @@ class Connection : public EventLoop::Handler,
   void send(FrameKind kind, std::uint64_t number);
   void forget_segment(std::uint64_t segment);
 
-  /// Calls that have begun to be served and are not answered.
-  std::atomic<int>& open_calls() { return open_calls_; }
+  /// Whether one more call may be served, on the loop's thread. It counts until its answer has
+  /// left, so that a peer which reads none cannot have any number of them kept for it.
+  bool begin_call(int limit);
 
-  /// Says goodbye, and fails what is pending. The connection ends when the peer has heard it.
+  /// Says goodbye after all answers, and fails what is pending. The connection ends when the peer
+  /// has heard it.
   void say_goodbye();
+  std::size_t queued_bytes() const;
   /// Ends it from any thread; on_closed follows on the loop's.
   void end(const Failure& failure);
   void fail_pending(const Failure& failure) { pending_.fail_all(failure); }
@@ -90,6 +95,7 @@ class Connection : public EventLoop::Handler,
   // Inbox::Listener
   void on_hello(const HelloFrame& hello) override;
   bool wants(const MessageHead& head) override;
+  void on_unwanted(std::uint64_t id) override;
   Blob shared_blob(const BlobPlace& place) override;
   void on_message(Received message) override;
   void on_failure(FailureFrame failure) override;
@@ -126,7 +132,8 @@ class Connection : public EventLoop::Handler,
   void link_established();
   std::vector<std::shared_ptr<Segment>> place_blobs(MessageHead& head, Payload& payload);
   bool send_message(MessageHead head, Payload payload, Time deadline);
-  void push_locked(FrameKind kind, std::string_view content, int descriptor = -1);
+  void push_locked(FrameKind kind, std::string_view content,
+                   std::shared_ptr<Segment> segment = nullptr);
   void flush_locked();
   void close(const Failure& failure);
 
@@ -143,6 +150,7 @@ class Connection : public EventLoop::Handler,
   FrameStream stream_;
   std::deque<UniqueFd> descriptors_;  // that came with the bytes
   std::map<std::uint64_t, std::shared_ptr<MappedMemory>> mapped_;
+  std::size_t mapped_bytes_ = 0;
   std::vector<char> link_buffer_;
   std::atomic<int> open_calls_ = 0;
 
@@ -154,6 +162,7 @@ class Connection : public EventLoop::Handler,
   bool ready_ = false;
   bool closed_ = false;
   bool wants_to_write_ = false;
+  bool goodbye_waits_ = false;  // for the outbox to be empty
   std::string peer_name_;
   std::optional<Failure> failure_;
   std::set<std::uint64_t> announced_;

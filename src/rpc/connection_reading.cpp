@@ -175,9 +175,11 @@ bool Connection::wants(const MessageHead& head) {
   if (options_.calls != (head.kind == FrameKind::answer)) {
     throw BadMessage("rpc: calls go one way over a connection, and answers the other");
   }
-  if (!options_.calls || pending_.contains(head.id)) return true;
-  pending_.take(head.id);  // its place is free again
-  return false;
+  return !options_.calls || pending_.contains(head.id);
+}
+
+void Connection::on_unwanted(std::uint64_t id) {
+  pending_.take(id);  // its place is free again
 }
 
 Blob Connection::shared_blob(const BlobPlace& place) {
@@ -213,7 +215,11 @@ void Connection::on_segment(const SegmentFrame& segment) {
   if (mapped_.size() >= kMaxMappedSegments || mapped_.contains(segment.id)) {
     throw BadMessage("rpc: a segment that is known already");
   }
+  if (segment.bytes > options_.max_mapped_bytes - mapped_bytes_) {
+    throw BadMessage(concat("rpc: segments of more than ", options_.max_mapped_bytes, " bytes"));
+  }
   mapped_[segment.id] = map_received(std::move(descriptor), segment.bytes);
+  mapped_bytes_ += segment.bytes;
 }
 
 void Connection::on_release(std::uint64_t segment) {
@@ -226,7 +232,10 @@ void Connection::on_release(std::uint64_t segment) {
 }
 
 void Connection::on_forget(std::uint64_t segment) {
-  mapped_.erase(segment);
+  const auto found = mapped_.find(segment);
+  if (found == mapped_.end()) return;
+  mapped_bytes_ -= found->second->bytes();
+  mapped_.erase(found);
 }
 
 void Connection::on_drop_object(std::uint64_t object) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/error.h"
+#include "lockstep/rpc_error.h"
 
 namespace lockstep::rpc {
 namespace {
@@ -50,6 +50,7 @@ EventLoop::~EventLoop() {
 std::uint64_t EventLoop::add(int descriptor, std::uint32_t events,
                              std::shared_ptr<Handler> handler) {
   const std::lock_guard lock(mutex_);
+  if (stopping_) throw ShutDown("rpc: this agent was shut down", {});  // nobody would let go of it
   const std::uint64_t number = next_number_++;
   epoll_event interest{.events = events, .data = {.u64 = number}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &interest) != 0) {

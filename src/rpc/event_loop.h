@@ -29,7 +29,8 @@ class EventLoop {
   EventLoop();  // throws SystemError
   ~EventLoop();
 
-  /// `handler` hears of the descriptor until it is removed. Returns its number here.
+  /// `handler` hears of the descriptor until it is removed. Returns its number here. Throws
+  /// ShutDown after stop(), SystemError.
   std::uint64_t add(int descriptor, std::uint32_t events, std::shared_ptr<Handler> handler);
   void change(std::uint64_t number, int descriptor, std::uint32_t events);
   /// No call begins after it on the loop's own thread, one may on others.

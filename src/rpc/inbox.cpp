@@ -87,8 +87,8 @@ void Inbox::start_message(FrameKind kind, std::string_view content) {
     }
   }
   if (following == 0) {
-    if (partial.wanted) listener_.on_message(std::move(partial.message));
-    return;
+    if (!partial.wanted) return listener_.on_unwanted(head.id);
+    return listener_.on_message(std::move(partial.message));
   }
   const std::uint64_t id = head.id;
   if (partial_.size() >= kMaxPartialMessages || partial_.contains(id)) {
@@ -134,7 +134,8 @@ void Inbox::piece_filled(std::uint64_t id, std::size_t bytes) {
   const bool wanted = partial.wanted;
   Received message = std::move(partial.message);
   partial_.erase(id);
-  if (wanted) listener_.on_message(std::move(message));
+  if (!wanted) return listener_.on_unwanted(id);
+  listener_.on_message(std::move(message));
 }
 
 void Inbox::take_bytes(std::uint64_t id, std::string_view bytes) {

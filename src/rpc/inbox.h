@@ -36,6 +36,8 @@ class Inbox {
     virtual void on_hello(const HelloFrame& hello) = 0;
     /// False: nobody waits for it any more, so its bytes are thrown away as they come.
     virtual bool wants(const MessageHead& head) = 0;
+    /// And that was the last of them.
+    virtual void on_unwanted(std::uint64_t) {}
     /// Memory of a segment that the peer has announced.
     virtual Blob shared_blob(const BlobPlace& place) = 0;
     virtual void on_message(Received message) = 0;

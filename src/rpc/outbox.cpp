@@ -6,14 +6,14 @@
 
 namespace lockstep::rpc {
 
-void Outbox::add(std::string bytes, Blob blob, int descriptor) {
+void Outbox::add(Frame frame) {
   if (seal_) {
-    bytes.append(reinterpret_cast<const char*>(blob.data), blob.bytes);
-    bytes = seal_(bytes);
-    spend(blob);
+    frame.bytes.append(reinterpret_cast<const char*>(frame.blob.data), frame.blob.bytes);
+    frame.bytes = seal_(frame.bytes);
+    spend(frame.blob);
   }
-  ready_.push_back({.bytes = std::move(bytes), .blob = std::move(blob), .descriptor = descriptor});
-  bytes_ += ready_.back().size();
+  bytes_ += frame.size();
+  ready_.push_back(std::move(frame));
 }
 
 void Outbox::spend(Blob& blob) {
@@ -21,18 +21,22 @@ void Outbox::spend(Blob& blob) {
   blob = {};
 }
 
-void Outbox::push(FrameKind kind, std::string_view content, int descriptor) {
-  add(frame_header(kind, content.size()).append(content), {}, descriptor);
+void Outbox::push(FrameKind kind, std::string_view content, std::shared_ptr<Segment> segment) {
+  add({.bytes = frame_header(kind, content.size()).append(content),
+       .blob = {},
+       .segment = std::move(segment),
+       .ends_answer = kind == FrameKind::failure});
 }
 
 void Outbox::push_raw(std::string bytes) {
   bytes_ += bytes.size();
-  ready_.push_back({.bytes = std::move(bytes), .blob = {}, .descriptor = -1});
+  ready_.push_back({.bytes = std::move(bytes), .blob = {}, .segment = nullptr});
 }
 
 void Outbox::push_message(const MessageHead& head, Payload payload) {
   std::string content = encode(head);
   const std::uint64_t following = head.following_bytes();
+  const bool answer = head.kind == FrameKind::answer;
   if (following <= kInlineBytes) {
     std::string frame = frame_header(head.kind, content.size() + following);
     frame.reserve(frame.size() + content.size() + following);
@@ -43,18 +47,22 @@ void Outbox::push_message(const MessageHead& head, Payload payload) {
       if (blob.bytes > 0) frame.append(reinterpret_cast<const char*>(blob.data), blob.bytes);
       spend(blob);
     }
-    return add(std::move(frame), {}, -1);
+    return add({.bytes = std::move(frame), .blob = {}, .segment = nullptr, .ends_answer = answer});
   }
   push(head.kind, content);
-  Stream stream{.id = head.id, .blobs = {}};
+  Stream stream{.id = head.id, .answer = answer, .blobs = {}};
   if (!payload.bytes.empty()) {
     auto kept = std::make_shared<std::string>(std::move(payload.bytes));
     auto* data = reinterpret_cast<std::byte*>(kept->data());
     stream.blobs.push_back({.data = data, .bytes = kept->size(), .owner = kept});
   }
   for (std::size_t index = 0; index < payload.blobs.size(); ++index) {
-    if (head.blobs[index].segment != 0 || payload.blobs[index].bytes == 0) continue;
-    stream.blobs.push_back(std::move(payload.blobs[index]));
+    if (head.blobs[index].segment != 0) continue;
+    if (payload.blobs[index].bytes == 0) {
+      spend(payload.blobs[index]);  // an empty one may have an owner, too
+    } else {
+      stream.blobs.push_back(std::move(payload.blobs[index]));
+    }
   }
   bytes_ += following;
   streams_.push_back(std::move(stream));
@@ -74,7 +82,10 @@ void Outbox::cut_piece() {
   }
   bytes_ -= piece.bytes;  // add() counts it again
   const std::string number = encode_number(stream.id);
-  add(frame_header(FrameKind::piece, number.size() + piece.bytes) + number, std::move(piece), -1);
+  add({.bytes = frame_header(FrameKind::piece, number.size() + piece.bytes) + number,
+       .blob = std::move(piece),
+       .segment = nullptr,
+       .ends_answer = stream.answer && stream.blobs.empty()});
   if (!stream.blobs.empty()) streams_.push_back(std::move(stream));
 }
 
@@ -84,9 +95,9 @@ std::vector<iovec> Outbox::next(std::size_t limit, int* descriptor) {
   std::vector<iovec> result;
   std::size_t skip = sent_;
   for (const Frame& frame : ready_) {
-    if (frame.descriptor >= 0 && skip == 0) {
+    if (frame.segment && skip == 0) {
       if (!result.empty()) break;
-      *descriptor = frame.descriptor;
+      *descriptor = frame.segment->descriptor.get();
     }
     if (result.size() + 2 > limit) break;
     const auto add_part = [&](const void* data, std::size_t bytes) {
@@ -106,8 +117,11 @@ void Outbox::written(std::size_t bytes) {
   bytes_ -= bytes;
   sent_ += bytes;
   while (!ready_.empty() && sent_ >= ready_.front().size()) {
-    sent_ -= ready_.front().size();
-    spend(ready_.front().blob);
+    Frame& front = ready_.front();
+    sent_ -= front.size();
+    if (front.ends_answer) ++answers_written_;
+    spend(front.blob);
+    if (front.segment) spent_.push_back(std::move(front.segment));
     ready_.pop_front();
   }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/rpc_codec.h"
+#include "rpc/segment.h"
 #include "rpc/wire.h"
 
 namespace lockstep::rpc {
@@ -26,7 +27,8 @@ class Outbox {
   /// From now on each frame goes through this.
   void set_seal(Seal seal) { seal_ = std::move(seal); }
 
-  void push(FrameKind kind, std::string_view content, int descriptor = -1);
+  /// The descriptor of `segment` goes with it.
+  void push(FrameKind kind, std::string_view content, std::shared_ptr<Segment> segment = nullptr);
   /// The payload's blobs that `head` has a segment for are not sent; their owners are none of ours.
   void push_message(const MessageHead& head, Payload payload);
   /// Bytes that are no frame: those of a handshake.
@@ -40,6 +42,9 @@ class Outbox {
   std::vector<iovec> next(std::size_t limit, int* descriptor);
   void written(std::size_t bytes);
 
+  /// Answers and failures whose last byte was written since this was asked last.
+  int take_answers_written() { return std::exchange(answers_written_, 0); }
+
   /// What need not be kept any more. Letting go of it may lead back here, so that callers do it
   /// when they hold no lock.
   std::vector<std::shared_ptr<void>> take_spent() { return std::exchange(spent_, {}); }
@@ -47,16 +52,18 @@ class Outbox {
  private:
   struct Frame {
     std::string bytes;
-    Blob blob;  // after them
-    int descriptor = -1;
+    Blob blob;                         // after them
+    std::shared_ptr<Segment> segment;  // whose descriptor goes with them
+    bool ends_answer = false;
     std::size_t size() const { return bytes.size() + blob.bytes; }
   };
   struct Stream {
     std::uint64_t id = 0;
+    bool answer = false;
     std::deque<Blob> blobs;
   };
 
-  void add(std::string bytes, Blob blob, int descriptor);
+  void add(Frame frame);
   void cut_piece();
   void spend(Blob& blob);
 
@@ -65,6 +72,7 @@ class Outbox {
   std::size_t sent_ = 0;  // of the first of them
   std::deque<Stream> streams_;
   std::size_t bytes_ = 0;
+  int answers_written_ = 0;
   std::vector<std::shared_ptr<void>> spent_;
 };
 

@@ -22,6 +22,7 @@ struct PendingCall {
   std::chrono::milliseconds timeout{0};
   std::string what;  // "function 'add'"
   std::string signature;
+  std::shared_ptr<void> object = nullptr;  // that it is a method of: it is not dropped meanwhile
 };
 
 /// Ends a call with the error that belongs to the failure.

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <bit>
 #include <utility>
@@ -37,10 +38,9 @@ UniqueFd make_memfd(std::size_t bytes) {
 
 }  // namespace
 
-MappedMemory::MappedMemory(int descriptor, std::size_t bytes) : bytes_(bytes) {
-  // All of it is going to be written or read: one call instead of a fault for each page.
-  void* data =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+MappedMemory::MappedMemory(int descriptor, std::size_t bytes, Pages pages) : bytes_(bytes) {
+  const int flags = MAP_SHARED | (pages == Pages::now ? MAP_POPULATE : 0);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
   if (data == MAP_FAILED) throw_errno(concat("rpc: mapping ", bytes, " bytes"));
   data_ = static_cast<std::byte*>(data);
 }
@@ -56,7 +56,12 @@ std::shared_ptr<MappedMemory> map_received(UniqueFd descriptor, std::size_t byte
       bytes == 0 || static_cast<std::uint64_t>(status.st_size) != bytes) {
     throw BadMessage(concat("rpc: what was sent is no sealed memory of ", bytes, " bytes"));
   }
-  return std::make_shared<MappedMemory>(descriptor.get(), bytes);
+  return std::make_shared<MappedMemory>(descriptor.get(), bytes, MappedMemory::Pages::when_touched);
+}
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::shared_ptr<SegmentPool> SegmentPool::create(std::size_t max_idle_bytes,
@@ -80,7 +85,9 @@ std::shared_ptr<Segment> SegmentPool::take(std::size_t bytes) {
     segment->descriptor = make_memfd(size);
     if (!segment->descriptor) return nullptr;
     try {
-      segment->memory = std::make_unique<MappedMemory>(segment->descriptor.get(), size);
+      // All of it is going to be written: one call instead of a fault for each page.
+      segment->memory =
+          std::make_unique<MappedMemory>(segment->descriptor.get(), size, MappedMemory::Pages::now);
     } catch (const SystemError&) {
       return nullptr;
     }
@@ -101,7 +108,8 @@ void SegmentPool::give_back(std::unique_ptr<Segment> segment) {
   {
     const std::lock_guard lock(mutex_);
     used_.erase(segment->data());
-    if (!segment->retired && idle_bytes_ + segment->bytes() <= max_idle_bytes_) {
+    if (!segment->retired && idle_.size() < kMaxIdle &&
+        idle_bytes_ + segment->bytes() <= max_idle_bytes_) {
       idle_bytes_ += segment->bytes();
       idle_.emplace(segment->bytes(), std::move(segment));
       return;

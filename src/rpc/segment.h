@@ -16,7 +16,8 @@ namespace lockstep::rpc {
 /// with the last process that has it, however that ends.
 class MappedMemory {
  public:
-  MappedMemory(int descriptor, std::size_t bytes);  // throws SystemError
+  enum class Pages { now, when_touched };
+  MappedMemory(int descriptor, std::size_t bytes, Pages pages);  // throws SystemError
   ~MappedMemory();
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
@@ -30,8 +31,12 @@ class MappedMemory {
 };
 
 /// Maps what a peer has sent, after making sure that it cannot shrink: touching pages that are no
-/// longer there would end the process. Throws BadMessage, SystemError.
+/// longer there would end the process. It takes no memory before it is touched. Throws BadMessage,
+/// SystemError.
 std::shared_ptr<MappedMemory> map_received(UniqueFd descriptor, std::size_t bytes);
+
+/// Of this machine, in bytes.
+std::size_t physical_memory();
 
 /// One memfd of a pool, at the one who made it.
 struct Segment {
@@ -47,6 +52,9 @@ struct Segment {
 /// Segments that are used again and again: making one costs more than copying into it. Thread-safe.
 class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
  public:
+  /// Each is a descriptor, so that they are counted, too.
+  static constexpr std::size_t kMaxIdle = 64;
+
   /// `freed` is told when a segment is gone for good, from any thread.
   static std::shared_ptr<SegmentPool> create(std::size_t max_idle_bytes,
                                              std::function<void(std::uint64_t)> freed);

@@ -185,9 +185,23 @@ Connected connect_tcp(const std::string& text, int port, Clock::time_point deadl
   const auto address = numeric_address(text, port);
   if (!address) return {.socket = {}, .failure = concat("\"", text, "\" is no address")};
   Connected result = connect_socket(*address, deadline);
-  const int on = 1;
-  if (result.socket) setsockopt(result.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (result.socket) prepare_tcp(result.socket.get());
   return result;
+}
+
+void prepare_tcp(int socket) {
+  constexpr int kDeadPeerSeconds = 30;
+  const auto set = [socket](int level, int name, int value) {
+    // Each makes a connection better and none makes it possible: a refusal is no error.
+    setsockopt(socket, level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kDeadPeerSeconds * 1000);
+  // A third of the time in silence, then probes over the rest of it.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kDeadPeerSeconds / 3);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kDeadPeerSeconds / 6);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
 bool is_own_user(int socket) {

@@ -37,6 +37,10 @@ Connected connect_unix(const std::string& name, std::chrono::steady_clock::time_
 Connected connect_tcp(const std::string& address, int port,
                       std::chrono::steady_clock::time_point deadline);
 
+/// For connections over TCP, made or accepted: small frames leave at once, and one whose other end
+/// is silent for 30 s, because its machine or the way to it is lost, is ended by the kernel.
+void prepare_tcp(int socket);
+
 /// Whether the other end of a unix socket belongs to this user.
 bool is_own_user(int socket);
 
