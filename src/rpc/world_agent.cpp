@@ -1,5 +1,8 @@
+#include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -63,6 +66,15 @@ AgentOptions completed(const World& world, AgentOptions options) {
   return options;
 }
 
+// How many agents this rank has had in this epoch, with the new one. All ranks make as many, so
+// that those of one number meet, and what earlier ones left in the store is not taken for theirs.
+int count_agent(const World& world) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::int64_t, int>, int> counts;
+  const std::lock_guard lock(mutex);
+  return ++counts[{world.epoch(), world.rank()}];
+}
+
 }  // namespace
 
 std::shared_ptr<Directory> directory_in_store(const Store& store, const std::string& prefix) {
@@ -70,7 +82,8 @@ std::shared_ptr<Directory> directory_in_store(const Store& store, const std::str
 }
 
 Agent::Agent(World& world, AgentOptions options)
-    : Agent(directory_in_store(world.store(), concat("rpc/", world.epoch(), "/")),
+    : Agent(directory_in_store(world.store(),
+                               concat("rpc/", world.epoch(), "/", count_agent(world), "/")),
             completed(world, std::move(options))) {
   core_->set_place(world.rank(), world.world_size());
 }

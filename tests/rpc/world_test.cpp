@@ -98,6 +98,23 @@ RANKS_TEST(RpcWorld, a_shared_tensor_is_sent_without_a_copy, 2) {
   agent.shutdown();
 }
 
+RANKS_TEST(RpcWorld, a_second_agent_does_not_take_what_the_first_one_left_for_its_own, 2) {
+  World world = init();
+  for (int round = 0; round < 2; ++round) {
+    const std::string made = concat("made/", round);
+    // Rank 0 calls before rank 1 has an agent: it must wait for that one.
+    if (world.rank() == 1) world.store().wait({made}, 60s);
+    rpc::Agent agent(world, {.setup = [round](rpc::Agent& self) {
+                       self.serve("round", [round] { return round; });
+                     }});
+    if (world.rank() == 0) {
+      world.store().set(made, "1");
+      EXPECT_EQ(agent.call<int>({"worker1", "round"}).get(), round);
+    }
+    agent.shutdown();  // and this one waits for rank 0, too
+  }
+}
+
 RANKS_TEST_WITH(RpcWorld, a_killed_peer_fails_all_calls_to_it_at_once,
                 {.count = 3, .killed = {1}}) {
   World world = init({.backend = "gloo"});
