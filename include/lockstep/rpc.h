@@ -264,7 +264,8 @@ class RemoteRef {
 /// Calls of one agent to another may be answered in any order, too.
 class Agent {
  public:
-  /// Others find it under options.name from now on.
+  /// Others find it under options.name from now on. All ranks make as many agents of a World: the
+  /// first of a rank meets the first ones of the others, the second the second ones.
   explicit Agent(World& world, AgentOptions options = {});
   Agent(std::shared_ptr<Directory> directory, AgentOptions options);
   ~Agent();  // close()
@@ -316,7 +317,7 @@ class Agent {
   void shutdown(std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
   /// Ends all connections: calls to this agent fail with ShutDown, and so do its own that are open.
-  /// Waits for functions that run.
+  /// Waits for functions that run, and until their answers have left or nothing moves for 3 s.
   void close();
 
  private:
