@@ -253,10 +253,11 @@ std::shared_ptr<Connection> AgentCore::make_connection(const std::string& peer, 
       Connection::open(std::move(connected.socket), std::move(options), events(), loop_);
   connections_->add(connection);
   if (closing_ || !connection->wait_ready(call.deadline)) {
+    const bool ended_itself = connection->closed();
     connection->end(
         {.kind = FailureKind::peer_died, .detail = {}, .message = "it does not answer"});
     if (closing_) return fail(FailureKind::shut_down, "this agent was shut down");
-    if (connection->closed()) {
+    if (ended_itself) {
       fail_call(call, peer, connection->failure());
       return nullptr;
     }
