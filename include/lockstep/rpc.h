@@ -145,10 +145,10 @@ void apply(Function&& function, const Caller& caller, Reader& in, Writer& out) {
   }
 }
 
-template <typename Function>
-struct Callable : Callable<decltype(std::function{std::declval<Function>()})> {};
+template <typename StdFunction>
+struct CallableOf;
 template <typename Result, typename... Args>
-struct Callable<std::function<Result(Args...)>> {
+struct CallableOf<std::function<Result(Args...)>> {
   using List = Parameters<Args...>;
   template <typename Function>
   static ServedFunction serve(Function function) {
@@ -170,6 +170,8 @@ struct Callable<std::function<Result(Args...)>> {
             }};
   }
 };
+template <typename Function>
+using Callable = CallableOf<decltype(std::function{std::declval<Function>()})>;
 template <typename Object, typename Result, typename... Args>
 std::function<Result(Args...)> plain(Result (Object::*)(Args...));
 template <typename Object, typename Result, typename... Args>

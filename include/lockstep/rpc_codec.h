@@ -39,6 +39,7 @@ struct Payload {
   std::vector<Blob> blobs;
 };
 
+/// What a codec writes values with.
 class Writer {
  public:
   explicit Writer(Payload& payload) : payload_(payload) {}
