@@ -18,8 +18,10 @@ from suite import Bench, Metric, Pair  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOF = 790e12
-SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024)}
-# Model, batch, tokens, goal in ms.
+SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024), "gpt2-xl": (48, 1600)}
+# Model, batch, tokens.
+LARGE = ("gpt2-xl", 16, 1024)
+# And the goal in ms.
 CASES = (("gpt2", 64, 1024, 98), ("gpt2", 4, 1024, 8.2), ("gpt2-medium", 16, 1024, None))
 
 
@@ -61,30 +63,46 @@ def steps_of(command):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def key_of(model, batch):
+    return f"{model.replace('-', '_')}_{batch}"
+
+
+def run_all(run, model, batch, tokens, ways):
+    """The median of each way's steps, and the most memory it took, in GiB; a row of the table for each."""
+    middle, memory = {}, {}
+    for name, command in ways.items():
+        got = steps_of(command)
+        ordered = sorted(got["ms"])
+        middle[name], memory[name] = statistics.median(ordered), got["bytes"] / 2**30
+        rate = flops(model, batch, tokens) / middle[name] * 1e3
+        run.details.append(
+            f"| {model}, {batch} | {name} | {middle[name]:.2f} ({ordered[len(ordered) // 10]:.2f} to "
+            f"{ordered[len(ordered) * 9 // 10]:.2f}) | {batch * tokens / middle[name] * 1e3:,.0f} | {rate / 1e12:.0f} | "
+            f"{rate / ROOF:.1%} | {memory[name]:.1f} |")
+    return middle, memory
+
+
 def measure(run):
     found, profiles = {}, []
+    program, peer = run.program("bench/gpt2_step"), [run.python, HERE / "peer.py"]
     run.details = ["| model, batch | who | ms (p10 to p90) | tokens/s | TFLOP/s | of the roof | GiB |", "|---|---|---|---|---|---|---|"]
     for model, batch, tokens, _ in CASES:
         shape = [model, batch, tokens, run.steps]
-        ways = {"lockstep": [run.program("bench/gpt2_step"), *shape, "fused", "graph"],
-                "torch.compile": [run.python, HERE / "peer.py", *shape, "compile"],
-                "lockstep, no graph": [run.program("bench/gpt2_step"), *shape, "fused", "launch"],
-                "PyTorch eager": [run.python, HERE / "peer.py", *shape, "eager"]}
-        middle = {}
-        for name, command in ways.items():
-            got = steps_of(command)
-            ordered = sorted(got["ms"])
-            middle[name] = statistics.median(ordered)
-            rate = flops(model, batch, tokens) / middle[name] * 1e3
-            run.details.append(
-                f"| {model}, {batch} | {name} | {middle[name]:.2f} ({ordered[len(ordered) // 10]:.2f} to "
-                f"{ordered[len(ordered) * 9 // 10]:.2f}) | {batch * tokens / middle[name] * 1e3:,.0f} | {rate / 1e12:.0f} | "
-                f"{rate / ROOF:.1%} | {got['bytes'] / 2**30:.1f} |")
-        key = f"{model.replace('-', '_')}_{batch}"
-        profiles += profile(run.program("bench/gpt2_step"), shape)
+        middle, _ = run_all(run, model, batch, tokens, {
+            "lockstep": [program, *shape, "fused", "graph"],
+            "torch.compile": [*peer, *shape, "compile"],
+            "lockstep, no graph": [program, *shape, "fused", "launch"],
+            "PyTorch eager": [*peer, *shape, "eager"]})
+        profiles += profile(program, shape)
         # A graph is not always the faster way.
-        found[key] = Pair(min(middle["lockstep"], middle["lockstep, no graph"]), middle["torch.compile"])
-        found[f"{key}_eager"] = Pair(middle["lockstep, no graph"], middle["PyTorch eager"])
+        found[key_of(model, batch)] = Pair(min(middle["lockstep"], middle["lockstep, no graph"]), middle["torch.compile"])
+        found[f"{key_of(model, batch)}_eager"] = Pair(middle["lockstep, no graph"], middle["PyTorch eager"])
+    model, batch, tokens = LARGE
+    shape = [model, batch, tokens, max(3, run.steps // 4)]
+    middle, memory = run_all(run, model, batch, tokens, {
+        "lockstep, stage 1, checkpoints": [program, *shape, "fused", "launch", "checkpoint", "shard"],
+        "PyTorch eager, checkpoints": [*peer, *shape, "checkpoint"]})
+    found["large"], found["large_memory"] = Pair(*middle.values()), Pair(*memory.values())
     run.details += profiles
     return found
 
@@ -97,7 +115,10 @@ def needs(run):
 BENCH = Bench(
     name="gpt2_gpu", title="GPT-2 on one GPU", peer="torch.compile (or eager)", measure=measure, rounds=2, needs=needs,
     metrics=tuple(metric for model, batch, _, goal in CASES for metric in (
-        Metric(f"{model.replace('-', '_')}_{batch}", f"a step of {model}, batch {batch}", "ms", goal=goal, ratio_goal=1),
-        Metric(f"{model.replace('-', '_')}_{batch}_eager", f"the same without a graph, against eager, batch {batch}", "ms"))),
+        Metric(key_of(model, batch), f"a step of {model}, batch {batch}", "ms", goal=goal, ratio_goal=1),
+        Metric(f"{key_of(model, batch)}_eager", f"the same without a graph, against eager, batch {batch}", "ms"))) + (
+        Metric("large", "{}, batch {}, one rank in stage 1, activations computed again, against eager".format(*LARGE), "ms",
+               ratio_goal=1),
+        Metric("large_memory", "the most memory of that", "GiB")),
     options={"steps": 40}, quick={"steps": 10},
     programs=("bench/gpt2_step",), modules=("torch",), notes="T = 1024, bfloat16.")

@@ -1,14 +1,17 @@
 // One GPU trains a GPT-2 on random tokens: forward, backward and AdamW, in bfloat16 under autocast.
 //
-//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [profile]
+//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [checkpoint] [shard] [profile]
 //
 // Prints one line of JSON: the steps' times in milliseconds, as the device saw them, their losses
-// and the most memory that was allocated. With `profile` also each kernel's name, calls and
-// milliseconds in one more step.
+// and the most memory that was allocated. With `checkpoint` activations are computed again in
+// backward; with `shard` it is stage 1 of ShardedDataParallel on one rank of NCCL; with `profile`
+// also each kernel's name, calls and milliseconds in one more step.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +25,8 @@
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
 #include "lockstep/optimizer.h"
+#include "lockstep/sharded.h"
+#include "lockstep/world.h"
 #include "train/graphed_step.h"
 
 namespace {
@@ -52,29 +57,44 @@ nlohmann::json profile_of(const std::function<void()>& step) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7 && argc != 8) {
+  const std::set<std::string> words(argv + std::min(argc, 5), argv + argc);
+  const std::set<std::string> known = {"fused",      "aten",  "graph",  "launch",
+                                       "checkpoint", "shard", "profile"};
+  if (argc < 7 || !std::ranges::includes(known, words)) {
     std::fprintf(stderr,
-                 "usage: gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [profile]\n");
+                 "usage: gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch "
+                 "[checkpoint] [shard] [profile]\n");
     return 2;
   }
   const std::int64_t batch = std::atol(argv[2]), tokens = std::atol(argv[3]);
   const int steps = std::atoi(argv[4]);
-  const bool fused = std::string(argv[5]) == "fused", graph = std::string(argv[6]) == "graph";
+  const bool graph = words.contains("graph");
 
   lockstep::Gpt2 model(lockstep::Gpt2Config::named(argv[1]),
-                       {.pad_vocab_to_multiple_of = 128, .fused = fused});
+                       {.activation_checkpointing = words.contains("checkpoint"),
+                        .pad_vocab_to_multiple_of = 128,
+                        .fused = words.contains("fused")});
   model->set_dropout(0);
   model->to(torch::kCUDA);
-  lockstep::AdamW optimizer(lockstep::decay_groups(*model, 0.1), {.lr = 3e-4});
+  std::optional<lockstep::World> world;
+  std::optional<lockstep::ShardedDataParallel<lockstep::Gpt2Impl>> sharded;
+  if (words.contains("shard")) {
+    world.emplace(lockstep::init());
+    sharded.emplace(*world, model,
+                    lockstep::ShardedOptions{.stage = lockstep::ShardStage::optimizer,
+                                             .units = {"h.*"}});
+  }
+  lockstep::AdamW optimizer(
+      sharded ? sharded->decay_groups(0.1) : lockstep::decay_groups(*model, 0.1), {.lr = 3e-4});
   const at::Tensor ids = torch::randint(50257, {batch, tokens}, torch::kLong).cuda();
   const at::Tensor labels = ids.roll(-1, 1);
   at::Tensor loss;
   const std::function<void()> work = [&] {
-    optimizer.zero_grad();
+    sharded ? sharded->zero_grad() : optimizer.zero_grad();
     lockstep::Gpt2Loss found;
     {
       const lockstep::Autocast autocast({.device_type = at::kCUDA, .dtype = at::kBFloat16});
-      found = model->forward(ids, labels);
+      found = sharded ? sharded->forward(ids, labels) : model->forward(ids, labels);
     }
     at::Tensor mean = found.sum / static_cast<double>(batch * tokens);
     mean.backward();
@@ -103,7 +123,7 @@ int main(int argc, char** argv) {
     found["losses"].push_back(on_host[i].item<float>());
   }
   found["bytes"] = c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].peak;
-  if (argc == 8) found["kernels"] = profile_of(step);
+  if (words.contains("profile")) found["kernels"] = profile_of(step);
   std::printf("%s\n", found.dump().c_str());
   return 0;
 }

@@ -1,4 +1,7 @@
-"""The same step in Python: peer.py MODEL BATCH TOKENS STEPS eager|compile. Prints what gpt2_step prints."""
+"""The same step in Python: peer.py MODEL BATCH TOKENS STEPS eager|compile|checkpoint. Prints what gpt2_step prints.
+
+`checkpoint` is eager, with the activations of blocks computed again in backward.
+"""
 
 import json
 import sys
@@ -6,8 +9,9 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-SHAPES = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}  # layers, heads, width
+SHAPES = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-xl": (48, 25, 1600)}  # layers, heads, width
 VOCABULARY = 50304  # padded to a multiple of 128, which products like
 
 
@@ -34,13 +38,14 @@ class Gpt2(nn.Module):
         self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(1024, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
+        self.recompute = False
         for table in (self.tokens, self.places):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, ids, labels):
         x = self.tokens(ids) + self.places.weight[:ids.shape[1]]
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         logits = F.linear(self.norm(x), self.tokens.weight)
         return F.cross_entropy(logits.view(-1, VOCABULARY), labels.view(-1))
 
@@ -49,6 +54,7 @@ def main():
     name, batch, tokens, steps, how = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
     torch.set_float32_matmul_precision("high")
     model = Gpt2(*SHAPES[name]).cuda()
+    model.recompute = how == "checkpoint"
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True,
                                   capturable=True)
     # Where kernels are short, with CUDA graphs.

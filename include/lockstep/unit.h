@@ -21,6 +21,10 @@ class ForwardUnits {
   virtual at::Tensor enter(const torch::nn::Module& unit, const at::Tensor& x) = 0;
   virtual at::Tensor leave(const torch::nn::Module& unit, const at::Tensor& x) = 0;
 
+  /// For a forward that uses all parameters without marks: makes them whole, or says false where
+  /// they are there only between marks.
+  virtual bool gather_all() = 0;
+
   /// Null while nobody wants to know.
   static ForwardUnits* current();
 

@@ -10,13 +10,14 @@ namespace {
 constexpr int kMostThreads = 384;
 constexpr int kRowsAtOnce = 4;
 
-// Where the summed values come from: one matrix, or three side by side, which are joined on the
-// way.
-struct Whole {
+// Where the summed values come from: the first columns of a matrix, or three side by side, which
+// are joined on the way.
+struct First {
   const Bf16* x;
+  int stride;
 
-  __device__ Pack read(std::int64_t row, int column, int columns) const {
-    return load_streaming(x + row * columns + column);
+  __device__ Pack read(std::int64_t row, int column, int) const {
+    return load_streaming(x + row * stride + column);
   }
   __device__ void pass_on(std::int64_t, int, int, const Pack&) const {}
 };
@@ -94,6 +95,28 @@ __global__ void __launch_bounds__(kMostThreads)
   store_floats(partial + static_cast<std::int64_t>(blockIdx.y) * columns + column, sums);
 }
 
+constexpr int kWarpsPerBlock = 8;
+
+// A warp has one column of the values, and so one row of the projection.
+__global__ void key_and_value_bias_kernel(AttentionBiasGradient pass, int width) {
+  const int column = static_cast<int>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (column >= width) return;
+  const Bf16* weights = pass.projection + static_cast<std::int64_t>(column) * width;
+  float sum = 0.0f;
+  for (int at = lane * kPack; at < width; at += kWarp * kPack) {
+    float values[kPack], sums[kPack];
+    unpack(load(weights + at), values);
+    load_floats(pass.projected_sums + at, sums);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) sum += values[j] * sums[j];
+  }
+  sum = warp_sum(sum);
+  if (lane != 0) return;
+  pass.out[width + column] = 0.0f;
+  pass.out[2 * width + column] = sum;
+}
+
 constexpr int kFinishWarps = 8;
 
 // One warp per 32 columns; its lanes' sums are of consecutive blocks, so the order is fixed.
@@ -162,7 +185,16 @@ std::int64_t column_sum_scratch(int rows, int columns) {
 }
 
 void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns, Stream stream) {
-  sum_columns("column_sum", Whole{x}, out, partial, rows, columns, stream);
+  sum_columns("column_sum", First{x, columns}, out, partial, rows, columns, stream);
+}
+
+void attention_bias_gradient(const AttentionBiasGradient& pass, int rows, int width,
+                             Stream stream) {
+  sum_columns("attention_bias_gradient", First{pass.qkv_gradient, 3 * width}, pass.out,
+              pass.partial, rows, width, stream);
+  const int blocks = (width + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  key_and_value_bias_kernel<<<blocks, kWarpsPerBlock * kWarp, 0, stream>>>(pass, width);
+  check_launch("attention_bias_gradient");
 }
 
 void join_columns(const JoinColumns& pass, int rows, int width, Stream stream) {

@@ -21,6 +21,22 @@ struct JoinColumns {
 };
 void join_columns(const JoinColumns& pass, int rows, int width, Stream stream);
 
+/// The gradient of the bias [3 * width] of queries, keys and values, without reading all of theirs:
+/// - queries: the column sums of their gradient, `qkv_gradient` [rows, 3 * width], first third;
+/// - keys: 0, for a softmax stays the same when all keys move alike;
+/// - values: the column sums of what attention's result gets, for a softmax's rows add up to 1. These
+///   are those of what the projection's result gets, `projected_sums` [width], through `projection`
+///   [width, width].
+/// `partial` is scratch of column_sum_scratch(rows, width) floats. The width is a multiple of 8.
+struct AttentionBiasGradient {
+  const Bf16* qkv_gradient = nullptr;
+  const float* projected_sums = nullptr;
+  const Bf16* projection = nullptr;
+  float* out = nullptr;
+  float* partial = nullptr;
+};
+void attention_bias_gradient(const AttentionBiasGradient& pass, int rows, int width, Stream stream);
+
 /// out = gradient * the derivative of GELU's tanh form at `before`, and the column sums of that.
 /// `partial` is scratch of column_sum_scratch() floats.
 struct GeluGradient {

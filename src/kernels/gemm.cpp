@@ -17,8 +17,9 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int kProposals = 32;
+constexpr int kProposals = 128;
 constexpr int kTimedRuns = 5;
+constexpr float kHopeless = 1.2f;  // one that is this much slower than the best is not timed on
 
 std::string describe(const Product& product) {
   std::ostringstream text;
@@ -257,8 +258,9 @@ struct Gemm::State {
                       one_and_zero, stream);
   }
 
-  // Milliseconds of the quickest of some runs; infinite where the algorithm cannot be used.
-  float time(Plan& plan, const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+  // Milliseconds of the quickest of some runs, fewer where it is far from `known`; infinite where
+  // the algorithm cannot be used.
+  float time(Plan& plan, const Product& product, const cublasLtMatmulAlgo_t& algorithm, float known,
              Stream stream) {
     if (start(plan, product, algorithm, stream) != CUBLAS_STATUS_SUCCESS) return INFINITY;
     cudaEvent_t begin, end;
@@ -273,6 +275,7 @@ struct Gemm::State {
       if (cudaEventSynchronize(end) != cudaSuccess) break;
       cudaEventElapsedTime(&took, begin, end);
       best = std::min(best, took);
+      if (best > known * kHopeless) break;
     }
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
@@ -285,7 +288,7 @@ struct Gemm::State {
     float best = INFINITY;
     std::optional<cublasLtMatmulAlgo_t> result;
     for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
-      const float took = time(plan, product, algorithm, stream);
+      const float took = time(plan, product, algorithm, best, stream);
       if (took < best) {
         best = took;
         result = algorithm;

@@ -4,6 +4,8 @@
 
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include "models/fused_ops.h"
 
@@ -26,7 +28,20 @@ at::Tensor as_heads(const at::Tensor& rows, const FusedBlockOptions& options) {
       .transpose(1, 2);
 }
 
-at::Tensor attend(const FusedBlockOptions& options, FusedBlockState& state) {
+kernels::AttentionShape attention_shape(const FusedBlockOptions& options, std::int64_t width) {
+  return {.batch = options.batch,
+          .tokens = options.tokens,
+          .heads = options.heads,
+          .head_size = width / options.heads,
+          .scale = static_cast<float>(options.attention_scale)};
+}
+
+at::Tensor bytes_beside(const at::Tensor& like, std::int64_t count) {
+  return at::empty({count}, like.options().dtype(at::kByte));
+}
+
+// cuDNN as ATen calls it: for builds without cuDNN's headers.
+at::Tensor attend_through_aten(const FusedBlockOptions& options, FusedBlockState& state) {
   const auto [query, key, value] = heads_of(state.qkv, options);
   const auto result = at::_scaled_dot_product_cudnn_attention(
       query, key, value, /*attn_bias=*/{}, /*compute_log_sumexp=*/true, /*dropout_p=*/0,
@@ -35,11 +50,27 @@ at::Tensor attend(const FusedBlockOptions& options, FusedBlockState& state) {
   state.seed = std::get<6>(result);
   state.offset = std::get<7>(result);
   const at::Tensor& heads = std::get<0>(result);
-  return heads.transpose(1, 2).reshape({state.x.size(0), state.x.size(1)});
+  return heads.transpose(1, 2).reshape(state.x.sizes());
 }
 
-fused::Summed attention_gradient(const at::Tensor& gradient, const FusedBlockOptions& options,
-                                 const FusedBlockState& state) {
+at::Tensor attend(kernels::Attention& attention, const FusedBlockOptions& options,
+                  FusedBlockState& state) {
+  const kernels::AttentionShape shape = attention_shape(options, state.x.size(1));
+  if (!attention.takes(shape)) return attend_through_aten(options, state);
+  const at::Tensor out = at::empty_like(state.x);
+  state.log_sum_exp = fused::empty_floats(state.x, {shape.batch, shape.heads, shape.tokens});
+  const at::Tensor scratch = bytes_beside(out, attention.forward_scratch(shape));
+  attention.forward(shape,
+                    {.qkv = fused::bits(state.qkv),
+                     .out = fused::bits(out),
+                     .log_sum_exp = fused::floats(state.log_sum_exp)},
+                    scratch.data_ptr(), fused::stream());
+  return out;
+}
+
+fused::Summed attention_gradient_through_aten(const at::Tensor& gradient,
+                                              const FusedBlockOptions& options,
+                                              const FusedBlockState& state) {
   const auto [query, key, value] = heads_of(state.qkv, options);
   const auto [query_gradient, key_gradient, value_gradient] =
       at::_scaled_dot_product_cudnn_attention_backward(
@@ -51,6 +82,29 @@ fused::Summed attention_gradient(const at::Tensor& gradient, const FusedBlockOpt
     return heads.transpose(1, 2).reshape(gradient.sizes());
   };
   return fused::join({as_rows(query_gradient), as_rows(key_gradient), as_rows(value_gradient)});
+}
+
+// Through the projection of what attention gave, and attention itself, to queries, keys and values.
+fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGradients& middle,
+                                 const FusedBlockWeights& weights,
+                                 const FusedBlockOptions& options, const FusedBlockState& state) {
+  const at::Tensor gradient =
+      fused::linear_input_gradient(libraries.gemm, middle.x, weights.projection);
+  const kernels::AttentionShape shape = attention_shape(options, gradient.size(1));
+  if (!libraries.attention.takes(shape)) {
+    return attention_gradient_through_aten(gradient, options, state);
+  }
+  const at::Tensor rows = at::empty_like(state.qkv);
+  const at::Tensor scratch = bytes_beside(rows, libraries.attention.backward_scratch(shape));
+  libraries.attention.backward(shape,
+                               {.qkv = fused::bits(state.qkv),
+                                .out = fused::bits(state.attended),
+                                .log_sum_exp = fused::floats(state.log_sum_exp),
+                                .gradient = fused::bits(gradient),
+                                .qkv_gradient = fused::bits(rows)},
+                               scratch.data_ptr(), fused::stream());
+  return {.rows = rows,
+          .sums = fused::attention_bias_gradient(rows, middle.bias, weights.projection)};
 }
 
 // Through the second product and the GELU before it. A product's epilogue can do the latter, which
@@ -67,15 +121,16 @@ fused::Summed inner_gradient(Gemm& gemm, const at::Tensor& gradient,
   return {.rows = before, .sums = fused::bias_gradient(before)};
 }
 
-}  // namespace
-
-at::Tensor fused_block_forward(Gemm& gemm, const at::Tensor& x, const FusedBlockWeights& weights,
-                               const FusedBlockOptions& options, FusedBlockState& state) {
+// All of forward but its last product, whose result no gradient needs.
+void forward_to_gelu(FusedLibraries& libraries, const at::Tensor& x,
+                     const FusedBlockWeights& weights, const FusedBlockOptions& options,
+                     FusedBlockState& state) {
+  Gemm& gemm = libraries.gemm;
   state.x = x;
   state.normed_1 =
       fused::norm(x, weights.ln_1, weights.ln_1_bias, options.epsilon, state.mean_1, state.rstd_1);
   state.qkv = fused::linear(gemm, state.normed_1, weights.qkv, weights.qkv_bias);
-  state.attended = attend(options, state);
+  state.attended = attend(libraries.attention, options, state);
   state.middle =
       fused::linear(gemm, state.attended, weights.projection, weights.projection_bias, x);
   state.normed_2 = fused::norm(state.middle, weights.ln_2, weights.ln_2_bias, options.epsilon,
@@ -83,13 +138,28 @@ at::Tensor fused_block_forward(Gemm& gemm, const at::Tensor& x, const FusedBlock
   state.before_gelu = fused::empty_rows(x, weights.up.size(1));
   state.after_gelu =
       fused::linear(gemm, state.normed_2, weights.up, weights.up_bias, {}, state.before_gelu);
-  return fused::linear(gemm, state.after_gelu, weights.down, weights.down_bias, state.middle);
 }
 
-FusedBlockGradients fused_block_backward(Gemm& gemm, const FusedUpstream& upstream,
+}  // namespace
+
+at::Tensor fused_block_forward(FusedLibraries& libraries, const at::Tensor& x,
+                               const FusedBlockWeights& weights, const FusedBlockOptions& options,
+                               FusedBlockState& state) {
+  forward_to_gelu(libraries, x, weights, options, state);
+  const at::Tensor out = fused::linear(libraries.gemm, state.after_gelu, weights.down,
+                                       weights.down_bias, state.middle);
+  if (options.recompute) {
+    state = FusedBlockState();
+    state.x = x;
+  }
+  return out;
+}
+
+FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedUpstream& upstream,
                                          const FusedBlockWeights& weights,
-                                         const FusedBlockOptions& options,
-                                         const FusedBlockState& state) {
+                                         const FusedBlockOptions& options, FusedBlockState& state) {
+  Gemm& gemm = libraries.gemm;
+  if (options.recompute) forward_to_gelu(libraries, state.x, weights, options, state);
   const at::Tensor& gradient = upstream.gradient;
   const at::Tensor down_weight = fused::linear_weight_gradient(gemm, state.after_gelu, gradient);
   const at::Tensor down_bias =
@@ -101,8 +171,7 @@ FusedBlockGradients fused_block_backward(Gemm& gemm, const FusedUpstream& upstre
                                                             state.mean_2, state.rstd_2, gradient);
   const at::Tensor projection_weight =
       fused::linear_weight_gradient(gemm, state.attended, middle.x);
-  const at::Tensor attended = fused::linear_input_gradient(gemm, middle.x, weights.projection);
-  const fused::Summed qkv = attention_gradient(attended, options, state);
+  const fused::Summed qkv = attention_gradient(libraries, middle, weights, options, state);
   const at::Tensor qkv_weight = fused::linear_weight_gradient(gemm, state.normed_1, qkv.rows);
   const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv.rows, weights.qkv);
   const fused::NormGradients first =

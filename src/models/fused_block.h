@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/attention.h"
 #include "kernels/gemm.h"
 
 namespace lockstep {
@@ -19,12 +20,19 @@ struct FusedBlockWeights {
   at::Tensor down, down_bias;
 };
 
+/// What computes products and attention.
+struct FusedLibraries {
+  kernels::Gemm gemm;
+  kernels::Attention attention;
+};
+
 struct FusedBlockOptions {
   std::int64_t batch = 0;
   std::int64_t tokens = 0;
   std::int64_t heads = 0;
   double attention_scale = 1;
   double epsilon = 1e-5;
+  bool recompute = false;  // forward keeps what came in alone, and backward begins with it
 };
 
 /// What backward needs of a block's forward.
@@ -32,7 +40,8 @@ struct FusedBlockState {
   at::Tensor x;  // what came in
   at::Tensor normed_1, mean_1, rstd_1;
   at::Tensor qkv;
-  at::Tensor attended, log_sum_exp, seed, offset;  // of the attention
+  at::Tensor attended, log_sum_exp;
+  at::Tensor seed, offset;  // where ATen calls cuDNN's attention
   at::Tensor middle;                               // x + attention
   at::Tensor normed_2, mean_2, rstd_2;
   at::Tensor before_gelu, after_gelu;
@@ -41,7 +50,7 @@ struct FusedBlockState {
 /// One block of GPT-2 on rows of bfloat16 [batch * tokens, width], on the GPU: products by cublasLt
 /// with their biases, residuals and GELUs in the epilogues, attention by cuDNN, the rest by our own
 /// kernels. Neither writes into its arguments.
-at::Tensor fused_block_forward(kernels::Gemm& gemm, const at::Tensor& x,
+at::Tensor fused_block_forward(FusedLibraries& libraries, const at::Tensor& x,
                                const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                FusedBlockState& state);
 
@@ -55,9 +64,8 @@ struct FusedBlockGradients {
   FusedUpstream x;
   std::array<at::Tensor, 12> of_weights;  // float32, in the order of BlockWeights::list()
 };
-FusedBlockGradients fused_block_backward(kernels::Gemm& gemm, const FusedUpstream& upstream,
+FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedUpstream& upstream,
                                          const FusedBlockWeights& weights,
-                                         const FusedBlockOptions& options,
-                                         const FusedBlockState& state);
+                                         const FusedBlockOptions& options, FusedBlockState& state);
 
 }  // namespace lockstep

@@ -48,7 +48,8 @@ std::string algorithm_file() {
 }  // namespace
 
 struct FusedGpt2::State {
-  kernels::Gemm gemm{{.cache_file = algorithm_file()}};
+  FusedLibraries libraries{.gemm = kernels::Gemm({.cache_file = algorithm_file()}),
+                           .attention = {}};
   FusedWeights weights;
 };
 
@@ -60,7 +61,7 @@ using torch::autograd::variable_list;
 
 /// One forward, and what its backward needs of it.
 struct Call : torch::CustomClassHolder {
-  kernels::Gemm* gemm = nullptr;
+  FusedLibraries* libraries = nullptr;
   const FusedWeights* weights = nullptr;
   std::shared_ptr<void> owner;  // of both
   kernels::EmbeddingShape shape;
@@ -150,7 +151,7 @@ struct Block : Function<Block> {
     kept->index = index;
     kept->options = options;
     const at::Tensor out =
-        fused_block_forward(*call->gemm, x, call->weights->block(index), options, kept->state);
+        fused_block_forward(*call->libraries, x, call->weights->block(index), options, kept->state);
     keep(context, std::move(kept));
     return out;
   }
@@ -163,7 +164,7 @@ struct Block : Function<Block> {
     FusedUpstream given = std::move(call.upstream);
     if (!given.gradient.is_same(upstream[0])) given = {upstream[0].contiguous(), {}};
     FusedBlockGradients gradients = fused_block_backward(
-        *call.gemm, given, call.weights->block(kept->index), kept->options, kept->state);
+        *call.libraries, given, call.weights->block(kept->index), kept->options, kept->state);
     call.upstream = gradients.x;
     variable_list result = {std::move(gradients.x.gradient)};
     for (at::Tensor& each : gradients.of_weights) result.push_back(std::move(each));
@@ -190,7 +191,7 @@ struct Head : Function<Head> {
     kept->normed =
         fused::norm(x, weights.ln_f(), weights.ln_f_bias(), epsilon, kept->mean, kept->rstd);
     const at::Tensor& head = weights.head();
-    kept->logits = fused::linear_input_gradient(*call->gemm, kept->normed, head);
+    kept->logits = fused::linear_input_gradient(call->libraries->gemm, kept->normed, head);
     const at::Tensor losses = fused::empty_floats(x, {x.size(0)});
     kernels::cross_entropy({.logits = fused::bits(kept->logits),
                             .labels = labels.const_data_ptr<std::int64_t>(),
@@ -215,7 +216,7 @@ struct Head : Function<Head> {
     const at::Tensor& head = call.weights->head();
     const std::int64_t rows = kept->x.size(0), columns = head.size(0), width = head.size(1);
     const at::Tensor normed = fused::empty_rows(kept->x, width);
-    call.gemm->run({.m = rows,
+    call.libraries->gemm.run({.m = rows,
                     .n = width,
                     .k = columns,
                     .a = fused::bits(kept->logits),
@@ -224,7 +225,7 @@ struct Head : Function<Head> {
                     .factor = fused::floats(factor)},
                    fused::stream());
     const at::Tensor weight = fused::empty_floats(kept->x, {columns, width});
-    call.gemm->run({.m = columns,
+    call.libraries->gemm.run({.m = columns,
                     .n = width,
                     .k = rows,
                     .a = fused::bits(kept->logits),
@@ -315,10 +316,8 @@ std::string objection_to_weights(const Gpt2Weights& weights, c10::Device device)
 FusedGpt2::FusedGpt2() : state_(std::make_shared<State>()) {}
 FusedGpt2::~FusedGpt2() = default;
 
-std::string FusedGpt2::objection(const Gpt2Config& config, const Gpt2Options& options,
-                                 const Gpt2Weights& weights, const at::Tensor& ids,
-                                 bool is_training) {
-  if (options.activation_checkpointing) return "activation_checkpointing is on";
+std::string FusedGpt2::objection(const Gpt2Config& config, const Gpt2Weights& weights,
+                                 const at::Tensor& ids, bool is_training) {
   if (config.activation != Gpt2Activation::gelu_tanh) return "the activation is not gelu_new";
   if (is_training && (config.embd_pdrop > 0 || config.attn_pdrop > 0 || config.resid_pdrop > 0)) {
     return "there is dropout";
@@ -330,13 +329,14 @@ std::string FusedGpt2::objection(const Gpt2Config& config, const Gpt2Options& op
   return reason.empty() ? objection_to_weights(weights, ids.device()) : reason;
 }
 
-Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Weights& weights,
-                         const at::Tensor& ids, const at::Tensor& labels) {
+Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Options& options,
+                         const Gpt2Weights& weights, const at::Tensor& ids,
+                         const at::Tensor& labels) {
   const at::Tensor flat_ids = ids.contiguous(), flat_labels = labels.contiguous();
   Count count(flat_labels);
   state_->weights.refresh(weights);
   auto call = c10::make_intrusive<Call>();
-  call->gemm = &state_->gemm;
+  call->libraries = &state_->libraries;
   call->weights = &state_->weights;
   call->owner = state_;
   call->shape = {.batch = static_cast<int>(ids.size(0)),
@@ -351,17 +351,18 @@ Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Weights& weights,
   at::Tensor x = Embedding::apply(weights.wte, weights.wpe, flat_ids, call);
   const auto head_size = static_cast<double>(config.n_embd / config.n_head);
   for (std::size_t i = 0; i < weights.blocks.size(); ++i) {
-    FusedBlockOptions options{
+    FusedBlockOptions block{
         .batch = ids.size(0),
         .tokens = ids.size(1),
         .heads = config.n_head,
         .attention_scale = config.scale_attn_weights ? 1 / std::sqrt(head_size) : 1,
-        .epsilon = config.layer_norm_epsilon};
+        .epsilon = config.layer_norm_epsilon,
+        .recompute = options.activation_checkpointing};
     if (config.scale_attn_by_inverse_layer_idx) {
-      options.attention_scale /= static_cast<double>(i + 1);
+      block.attention_scale /= static_cast<double>(i + 1);
     }
     const auto list = weights.blocks[i].list();
-    x = Block::apply(x, at::TensorList(list), call, i, options);
+    x = Block::apply(x, at::TensorList(list), call, i, block);
   }
   const at::Tensor sum = Head::apply(x, weights.ln_f.weight, weights.ln_f.bias, weights.head(),
                                      flat_labels, call, config.layer_norm_epsilon);

@@ -26,12 +26,12 @@ class FusedGpt2 {
   ~FusedGpt2();
 
   /// Why this model does not compute these ids here; empty where it does.
-  static std::string objection(const Gpt2Config& config, const Gpt2Options& options,
-                               const Gpt2Weights& weights, const at::Tensor& ids, bool is_training);
+  static std::string objection(const Gpt2Config& config, const Gpt2Weights& weights,
+                               const at::Tensor& ids, bool is_training);
 
   /// The loss as Gpt2Impl::forward(ids, labels) has it. Its graph allows one backward.
-  Gpt2Loss loss(const Gpt2Config& config, const Gpt2Weights& weights, const at::Tensor& ids,
-                const at::Tensor& labels);
+  Gpt2Loss loss(const Gpt2Config& config, const Gpt2Options& options, const Gpt2Weights& weights,
+                const at::Tensor& ids, const at::Tensor& labels);
 
  private:
   struct State;

@@ -107,6 +107,20 @@ at::Tensor bias_gradient(const at::Tensor& gradient) {
   return out;
 }
 
+at::Tensor attention_bias_gradient(const at::Tensor& qkv, const at::Tensor& projected_sums,
+                                   const at::Tensor& projection) {
+  const int rows = static_cast<int>(qkv.size(0)), width = static_cast<int>(qkv.size(1) / 3);
+  const at::Tensor out = empty_floats(qkv, {3 * width});
+  const at::Tensor partial = empty_floats(qkv, {kernels::column_sum_scratch(rows, width)});
+  kernels::attention_bias_gradient({.qkv_gradient = bits(qkv),
+                                    .projected_sums = floats(projected_sums),
+                                    .projection = bits(projection),
+                                    .out = floats(out),
+                                    .partial = floats(partial)},
+                                   rows, width, stream());
+  return out;
+}
+
 Summed join(const std::array<at::Tensor, 3>& parts) {
   const int rows = static_cast<int>(parts[0].size(0)), width = static_cast<int>(parts[0].size(1));
   const Summed result{.rows = empty_rows(parts[0], 3 * width),

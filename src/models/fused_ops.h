@@ -53,6 +53,11 @@ struct Summed {
   at::Tensor rows, sums;
 };
 
+/// Of the bias of queries, keys and values, whose gradients are `qkv` (kernels/column_sum.h):
+/// `projected_sums` are the column sums of what the projection's result gets.
+at::Tensor attention_bias_gradient(const at::Tensor& qkv, const at::Tensor& projected_sums,
+                                   const at::Tensor& projection);
+
 /// Three matrices beside each other.
 Summed join(const std::array<at::Tensor, 3>& parts);
 

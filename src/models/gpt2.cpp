@@ -244,10 +244,11 @@ bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
   if (!options_.fused || !ids.is_cuda() || autocast_type(ids.device()) != at::kBFloat16) {
     return false;
   }
+  ForwardUnits* units = ForwardUnits::current();
   const std::string reason =
-      ForwardUnits::current() != nullptr
+      units != nullptr && !units->gather_all()
           ? "its parameters are sharded"
-          : FusedGpt2::objection(config_, options_, *weights_, ids, is_training());
+          : FusedGpt2::objection(config_, *weights_, ids, is_training());
   if (reason.empty()) return true;
   if (!std::exchange(said_why_not_fused_, true)) {
     std::fprintf(stderr,
@@ -266,7 +267,7 @@ Gpt2Loss Gpt2Impl::forward(const at::Tensor& ids, const at::Tensor& labels) {
   if (takes_fused_path(ids)) {
     check_ids(ids, /*past=*/0);
     if (!fused_) fused_ = std::make_shared<FusedGpt2>();
-    return fused_->loss(config_, *weights_, ids, labels);
+    return fused_->loss(config_, options_, *weights_, ids, labels);
   }
   const at::Tensor hidden = hidden_states(ids, nullptr);
   const LinearCrossEntropy loss = linear_cross_entropy(

@@ -191,6 +191,18 @@ at::Tensor ShardedEngine::Impl::enter(const torch::nn::Module& given, const at::
   return x;
 }
 
+bool ShardedEngine::Impl::gather_all() {
+  if (options.stage == ShardStage::parameters) return false;
+  for (const auto& unit : units) {
+    if (unit) unit->fetch();
+  }
+  for (const auto& unit : units) {
+    if (unit) unit->await();
+  }
+  note_memory();
+  return true;
+}
+
 // PyTorch only says that a storage is too small.
 void ShardedEngine::Impl::say_what_was_not_passed() {
   if (options.stage != ShardStage::parameters || !order.empty()) return;

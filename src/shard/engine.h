@@ -40,6 +40,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
 
   at::Tensor enter(const torch::nn::Module& unit, const at::Tensor& x) override;
   at::Tensor leave(const torch::nn::Module& unit, const at::Tensor& x) override;
+  bool gather_all() override;
 
   void begin_backward();
   void before_backward_of(std::size_t unit);

@@ -60,16 +60,16 @@ TEST(FusedBlockOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
   const at::Tensor x = random_bf16({kRows, kWidth}), gradient = random_bf16({kRows, kWidth});
   const FusedBlockWeights weights{w[0], w[1], w[2], w[3], w[4],  w[5],
                                   w[6], w[7], w[8], w[9], w[10], w[11]};
-  kernels::Gemm gemm;
+  FusedLibraries libraries;
   const FusedBlockOptions options{
       .batch = kBatch, .tokens = kTokens, .heads = kHeads, .attention_scale = 0.125};
   std::vector<at::Tensor> ours;
   {
     const at::NoGradGuard no_graph;
     FusedBlockState state;
-    ours.push_back(fused_block_forward(gemm, x, weights, options, state));
+    ours.push_back(fused_block_forward(libraries, x, weights, options, state));
     const FusedBlockGradients found =
-        fused_block_backward(gemm, {gradient, {}}, weights, options, state);
+        fused_block_backward(libraries, {gradient, {}}, weights, options, state);
     ours.push_back(found.x.gradient);
     ours.insert(ours.end(), found.of_weights.begin(), found.of_weights.end());
     EXPECT_LE(apart(found.x.sums, found.x.gradient.to(at::kDouble).sum(0)), 1e-2);

@@ -1,0 +1,29 @@
+# GPT-2 on a GPU by kernels of our own, cublasLt and cuDNN, where all of CUDA's parts are there.
+if(NOT LOCKSTEP_CUDA OR NOT LOCKSTEP_KERNELS)
+  target_sources(lockstep PRIVATE models/fused_absent.cpp)
+  return()
+endif()
+
+find_package(CUDAToolkit REQUIRED)
+# cuDNN itself comes with libtorch and is found at run time; without these headers ATen calls it.
+find_path(LOCKSTEP_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
+          HINTS "${LOCKSTEP_JSON_INCLUDE}"
+          "${_torch}/../../../../include")
+find_path(LOCKSTEP_CUDNN_INCLUDE cudnn_version.h
+          HINTS "${_torch}/../nvidia/cudnn/include" "${LOCKSTEP_CUDA_INCLUDE}")
+
+set(_fused kernels/gemm.cpp models/fused_block.cpp models/fused_gpt2.cpp models/fused_ops.cpp
+    models/fused_weights.cpp)
+set_source_files_properties(${_fused} PROPERTIES INCLUDE_DIRECTORIES "${LOCKSTEP_CUDA_INCLUDE}")
+if(LOCKSTEP_CUDNN_FRONTEND_INCLUDE AND LOCKSTEP_CUDNN_INCLUDE)
+  list(APPEND _fused kernels/attention.cpp)
+  set_source_files_properties(kernels/attention.cpp PROPERTIES
+    SKIP_UNITY_BUILD_INCLUSION ON
+    COMPILE_OPTIONS "-isystem;${LOCKSTEP_CUDNN_FRONTEND_INCLUDE};-isystem;${LOCKSTEP_CUDNN_INCLUDE};-isystem;${LOCKSTEP_CUDA_INCLUDE}")
+else()
+  message(STATUS "No headers of cuDNN's front end: ATen calls cuDNN's attention (pip install nvidia-cudnn-frontend)")
+  list(APPEND _fused kernels/attention_absent.cpp)
+endif()
+target_sources(lockstep PRIVATE ${_fused} $<TARGET_OBJECTS:lockstep_kernels>)
+target_link_libraries(lockstep PUBLIC $<BUILD_INTERFACE:CUDA::cudart>
+                      $<BUILD_INTERFACE:CUDA::cublasLt> ${CMAKE_DL_LIBS})
