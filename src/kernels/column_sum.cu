@@ -130,6 +130,7 @@ __global__ void finish_kernel(const float* partial, SumsOut out, int blocks, int
   const float* rows = partial + static_cast<std::int64_t>(blockIdx.y) * blocks * columns;
   float sum = 0.0f;
   if (column < columns) {
+#pragma unroll 8
     for (int block = warp; block < blocks; block += kFinishWarps) {
       sum += rows[static_cast<std::int64_t>(block) * columns + column];
     }

@@ -17,14 +17,14 @@ constexpr int kMaxColumns = 2048;
 constexpr int kForwardThreads = 256;
 constexpr int kForwardWarps = kForwardThreads / kWarp;
 
-template <int Packs>
+template <int Packs, bool Adds>
 struct Row {
   Pack x[Packs];
-  Pack addend[Packs];
+  Pack addend[Adds ? Packs : 1];
 };
 
-template <int Packs>
-__device__ void read_row(Row<Packs>& row, const LayerNormForward& pass, std::int64_t start,
+template <int Packs, bool Adds>
+__device__ void read_row(Row<Packs, Adds>& row, const LayerNormForward& pass, std::int64_t start,
                          int packs) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -32,11 +32,11 @@ __device__ void read_row(Row<Packs>& row, const LayerNormForward& pass, std::int
     const int at = lane + i * kWarp;
     if (at >= packs) continue;
     row.x[i] = load(pass.x + start + at * kPack);
-    if (pass.addend != nullptr) row.addend[i] = load(pass.addend + start + at * kPack);
+    if constexpr (Adds) row.addend[i] = load(pass.addend + start + at * kPack);
   }
 }
 
-template <int Packs>
+template <int Packs, bool Adds>
 __global__ void __launch_bounds__(kForwardThreads)
     forward_kernel(LayerNormForward pass, int rows, int columns) {
   const int lane = threadIdx.x % kWarp;
@@ -53,11 +53,11 @@ __global__ void __launch_bounds__(kForwardThreads)
 
   const int stride = gridDim.x * kForwardWarps;
   int index = blockIdx.x * kForwardWarps + threadIdx.x / kWarp;
-  Row<Packs> next;
+  Row<Packs, Adds> next;
   if (index < rows) read_row(next, pass, static_cast<std::int64_t>(index) * columns, packs);
   for (; index < rows; index += stride) {
     const std::int64_t start = static_cast<std::int64_t>(index) * columns;
-    const Row<Packs> row = next;
+    const Row<Packs, Adds> row = next;
     if (index + stride < rows) {
       read_row(next, pass, static_cast<std::int64_t>(index + stride) * columns, packs);
     }
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kForwardThreads)
       const int at = lane + i * kWarp;
       if (at >= packs) continue;
       unpack(row.x[i], values[i]);
-      if (pass.addend != nullptr) {
+      if constexpr (Adds) {
         float more[kPack];
         unpack(row.addend[i], more);
 #pragma unroll
@@ -237,25 +237,31 @@ int warps_of(int columns) {
   return (columns / kPack + kWarp - 1) / kWarp;
 }
 
-// As many as are resident at a time: each has a row of partial sums.
+// As many as are resident at a time, and not so many that adding up their sums, a row of partial
+// sums each, takes longer than making them.
 int backward_blocks(LayerNormShape shape) {
   int resident = 1;
   dispatch(warps_of(shape.columns),
            [&](auto warps) { resident = resident_blocks(decltype(warps)::value * kWarp); });
-  return std::min((shape.rows + kRowsAtOnce - 1) / kRowsAtOnce, resident * multiprocessors());
+  constexpr int kLeastRows = 2 * kRowsAtOnce;
+  return std::min((shape.rows + kLeastRows - 1) / kLeastRows, resident * multiprocessors());
 }
 
 }  // namespace
 
 void layer_norm_forward(const LayerNormForward& pass, LayerNormShape shape, Stream stream) {
   check(shape, "layer_norm_forward");
-  dispatch(warps_of(shape.columns), [&](auto packs) {
-    constexpr auto kKernel = forward_kernel<decltype(packs)::value>;
+  const auto start = [&](auto kernel) {
     int resident = 1;
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kKernel, kForwardThreads, 0);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kForwardThreads, 0);
     const int blocks = std::min((shape.rows + kForwardWarps - 1) / kForwardWarps,
                                 std::max(resident, 1) * multiprocessors());
-    kKernel<<<blocks, kForwardThreads, 0, stream>>>(pass, shape.rows, shape.columns);
+    kernel<<<blocks, kForwardThreads, 0, stream>>>(pass, shape.rows, shape.columns);
+  };
+  dispatch(warps_of(shape.columns), [&](auto packs) {
+    constexpr int kPacks = decltype(packs)::value;
+    pass.addend != nullptr ? start(forward_kernel<kPacks, true>)
+                           : start(forward_kernel<kPacks, false>);
   });
   check_launch("layer_norm_forward");
 }
