@@ -80,9 +80,9 @@ int main(int argc, char** argv) {
   std::optional<lockstep::ShardedDataParallel<lockstep::Gpt2Impl>> sharded;
   if (words.contains("shard")) {
     world.emplace(lockstep::init());
-    sharded.emplace(*world, model,
-                    lockstep::ShardedOptions{.stage = lockstep::ShardStage::optimizer,
-                                             .units = {"h.*"}});
+    sharded.emplace(
+        *world, model,
+        lockstep::ShardedOptions{.stage = lockstep::ShardStage::optimizer, .units = {"h.*"}});
   }
   lockstep::AdamW optimizer(
       sharded ? sharded->decay_groups(0.1) : lockstep::decay_groups(*model, 0.1), {.lr = 3e-4});

@@ -28,7 +28,17 @@ using cudnn::graph::Graph;
 using cudnn::graph::Tensor_attributes;
 using TensorPtr = std::shared_ptr<Tensor_attributes>;
 
-enum Name : std::int64_t { kQuery = 1, kKey, kValue, kOut, kStats, kGradient, kDQuery, kDKey, kDValue };
+enum Name : std::int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kStats,
+  kGradient,
+  kDQuery,
+  kDKey,
+  kDValue
+};
 
 void check(cudnn::error_t error) {
   if (error.is_bad()) throw std::runtime_error("cuDNN's attention: " + error.get_message());
@@ -64,10 +74,12 @@ class Tensors {
         shape_(shape) {}
 
   TensorPtr packed(Graph& graph, Name name) const {
-    return graph.tensor(Tensor_attributes().set_uid(name).set_dim(dims_).set_stride(packed_strides()));
+    return graph.tensor(
+        Tensor_attributes().set_uid(name).set_dim(dims_).set_stride(packed_strides()));
   }
   TensorPtr plain(Graph& graph, Name name) const {
-    return graph.tensor(Tensor_attributes().set_uid(name).set_dim(dims_).set_stride(plain_strides()));
+    return graph.tensor(
+        Tensor_attributes().set_uid(name).set_dim(dims_).set_stride(plain_strides()));
   }
   TensorPtr stats(Graph& graph) const { return with_stats(graph.tensor(Tensor_attributes())); }
 
@@ -146,7 +158,9 @@ struct Plans {
 };
 
 // cuDNN takes addresses that it only reads as it takes those it writes.
-void* address(const void* data) { return const_cast<void*>(data); }
+void* address(const void* data) {
+  return const_cast<void*>(data);
+}
 
 }  // namespace
 
@@ -221,16 +235,15 @@ void Attention::forward(const AttentionShape& shape, const AttentionForward& cal
 void Attention::backward(const AttentionShape& shape, const AttentionBackward& call, void* scratch,
                          Stream stream) {
   const std::int64_t width = shape.heads * shape.head_size;
-  std::unordered_map<std::int64_t, void*> tensors = {
-      {kQuery, address(call.qkv)},
-      {kKey, address(call.qkv + width)},
-      {kValue, address(call.qkv + 2 * width)},
-      {kOut, address(call.out)},
-      {kGradient, address(call.gradient)},
-      {kStats, address(call.log_sum_exp)},
-      {kDQuery, call.qkv_gradient},
-      {kDKey, call.qkv_gradient + width},
-      {kDValue, call.qkv_gradient + 2 * width}};
+  std::unordered_map<std::int64_t, void*> tensors = {{kQuery, address(call.qkv)},
+                                                     {kKey, address(call.qkv + width)},
+                                                     {kValue, address(call.qkv + 2 * width)},
+                                                     {kOut, address(call.out)},
+                                                     {kGradient, address(call.gradient)},
+                                                     {kStats, address(call.log_sum_exp)},
+                                                     {kDQuery, call.qkv_gradient},
+                                                     {kDKey, call.qkv_gradient + width},
+                                                     {kDValue, call.qkv_gradient + 2 * width}};
   state_->run(*state_->of(shape).backward, tensors, scratch, stream);
 }
 

@@ -24,7 +24,8 @@ void join_columns(const JoinColumns& pass, int rows, int width, Stream stream);
 /// The gradient of the bias [3 * width] of queries, keys and values, without reading all of theirs:
 /// - queries: the column sums of their gradient, `qkv_gradient` [rows, 3 * width], first third;
 /// - keys: 0, for a softmax stays the same when all keys move alike;
-/// - values: the column sums of what attention's result gets, for a softmax's rows add up to 1. These
+/// - values: the column sums of what attention's result gets, for a softmax's rows add up to 1.
+/// These
 ///   are those of what the projection's result gets, `projected_sums` [width], through `projection`
 ///   [width, width].
 /// `partial` is scratch of column_sum_scratch(rows, width) floats. The width is a multiple of 8.

@@ -297,8 +297,8 @@ struct Gemm::State {
     return candidates;
   }
 
-  // A device that has much to do changes its clock from one moment to the next: the best of the first
-  // round take turns, and the sum of their times decides.
+  // A device that has much to do changes its clock from one moment to the next: the best of the
+  // first round take turns, and the sum of their times decides.
   cublasLtMatmulAlgo_t fastest(Plan& plan, const Product& product, Stream stream) {
     cudaDeviceSynchronize();  // what else runs would be measured, too
     std::vector<Candidate> candidates = first_round(plan, product, stream);

@@ -86,8 +86,8 @@ fused::Summed attention_gradient_through_aten(const at::Tensor& gradient,
 
 // Through the projection of what attention gave, and attention itself, to queries, keys and values.
 fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGradients& middle,
-                                 const FusedBlockWeights& weights,
-                                 const FusedBlockOptions& options, const FusedBlockState& state) {
+                                 const FusedBlockWeights& weights, const FusedBlockOptions& options,
+                                 const FusedBlockState& state) {
   const at::Tensor gradient =
       fused::linear_input_gradient(libraries.gemm, middle.x, weights.projection);
   const kernels::AttentionShape shape = attention_shape(options, gradient.size(1));

@@ -42,7 +42,7 @@ struct FusedBlockState {
   at::Tensor qkv;
   at::Tensor attended, log_sum_exp;
   at::Tensor seed, offset;  // where ATen calls cuDNN's attention
-  at::Tensor middle;                               // x + attention
+  at::Tensor middle;        // x + attention
   at::Tensor normed_2, mean_2, rstd_2;
   at::Tensor before_gelu, after_gelu;
 };

@@ -217,24 +217,24 @@ struct Head : Function<Head> {
     const std::int64_t rows = kept->x.size(0), columns = head.size(0), width = head.size(1);
     const at::Tensor normed = fused::empty_rows(kept->x, width);
     call.libraries->gemm.run({.m = rows,
-                    .n = width,
-                    .k = columns,
-                    .a = fused::bits(kept->logits),
-                    .b = fused::bits(head),
-                    .out = normed.data_ptr(),
-                    .factor = fused::floats(factor)},
-                   fused::stream());
+                              .n = width,
+                              .k = columns,
+                              .a = fused::bits(kept->logits),
+                              .b = fused::bits(head),
+                              .out = normed.data_ptr(),
+                              .factor = fused::floats(factor)},
+                             fused::stream());
     const at::Tensor weight = fused::empty_floats(kept->x, {columns, width});
     call.libraries->gemm.run({.m = columns,
-                    .n = width,
-                    .k = rows,
-                    .a = fused::bits(kept->logits),
-                    .b = fused::bits(kept->normed),
-                    .transpose_a = true,
-                    .out = weight.data_ptr(),
-                    .out_is_float = true,
-                    .factor = fused::floats(factor)},
-                   fused::stream());
+                              .n = width,
+                              .k = rows,
+                              .a = fused::bits(kept->logits),
+                              .b = fused::bits(kept->normed),
+                              .transpose_a = true,
+                              .out = weight.data_ptr(),
+                              .out_is_float = true,
+                              .factor = fused::floats(factor)},
+                             fused::stream());
     kept->logits = at::Tensor();
     fused::NormGradients norm =
         fused::norm_gradients(normed, kept->x, call.weights->ln_f(), kept->mean, kept->rstd,

@@ -245,10 +245,9 @@ bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
     return false;
   }
   ForwardUnits* units = ForwardUnits::current();
-  const std::string reason =
-      units != nullptr && !units->gather_all()
-          ? "its parameters are sharded"
-          : FusedGpt2::objection(config_, *weights_, ids, is_training());
+  const std::string reason = units != nullptr && !units->gather_all()
+                                 ? "its parameters are sharded"
+                                 : FusedGpt2::objection(config_, *weights_, ids, is_training());
   if (reason.empty()) return true;
   if (!std::exchange(said_why_not_fused_, true)) {
     std::fprintf(stderr,

@@ -84,15 +84,16 @@ TEST_P(AttentionOnGpu, HasTheSumsOfItsGradients) {
   const std::int64_t rows = shape.batch * shape.tokens, width = shape.heads * shape.head_size;
   torch::manual_seed(12);
   const at::Tensor qkv = random_bf16({rows, 3 * width});
-  const at::Tensor projected = random_bf16({rows, width}) + 0.25;  // what the projection's result gets
+  const at::Tensor projected =
+      random_bf16({rows, width}) + 0.25;  // what the projection's result gets
   const at::Tensor projection = random_bf16({width, width}, 0.05);
   const at::Tensor gradient = at::matmul(projected, projection.t());
   const Attended found = by_cudnn(shape, qkv, gradient);
   ASSERT_TRUE(found.out.defined());
 
   const at::Tensor sums = projected.to(at::kFloat).sum(0), out = empty_f32({3 * width});
-  const at::Tensor partial = empty_f32(
-      {kernels::column_sum_scratch(static_cast<int>(rows), static_cast<int>(width))});
+  const at::Tensor partial =
+      empty_f32({kernels::column_sum_scratch(static_cast<int>(rows), static_cast<int>(width))});
   kernels::attention_bias_gradient({.qkv_gradient = bf16(found.gradient),
                                     .projected_sums = f32(sums),
                                     .projection = bf16(projection),
@@ -112,9 +113,13 @@ TEST_P(AttentionOnGpu, HasTheSumsOfItsGradients) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes, AttentionOnGpu,
     ::testing::Values(
-        kernels::AttentionShape{.batch = 2, .tokens = 256, .heads = 12, .head_size = 64, .scale = 0.125f},
-        kernels::AttentionShape{.batch = 1, .tokens = 1024, .heads = 25, .head_size = 64, .scale = 0.125f},
-        kernels::AttentionShape{.batch = 3, .tokens = 37, .heads = 2, .head_size = 64, .scale = 0.1f},
-        kernels::AttentionShape{.batch = 2, .tokens = 160, .heads = 3, .head_size = 128, .scale = 0.08f}));
+        kernels::AttentionShape{
+            .batch = 2, .tokens = 256, .heads = 12, .head_size = 64, .scale = 0.125f},
+        kernels::AttentionShape{
+            .batch = 1, .tokens = 1024, .heads = 25, .head_size = 64, .scale = 0.125f},
+        kernels::AttentionShape{
+            .batch = 3, .tokens = 37, .heads = 2, .head_size = 64, .scale = 0.1f},
+        kernels::AttentionShape{
+            .batch = 2, .tokens = 160, .heads = 3, .head_size = 128, .scale = 0.08f}));
 
 }  // namespace

@@ -111,9 +111,8 @@ RANKS_TEST_WITH(ShardedOnNccl, keeps_the_fused_path_while_weights_are_whole,
   const auto plain = replicated(world, /*fused=*/true);
   for (const int stage : {1, 2}) {
     ::testing::internal::CaptureStderr();
-    const auto found =
-        sharded(world, /*fused=*/true, /*checkpoint=*/stage == 1,
-                {.stage = static_cast<ShardStage>(stage), .units = {"h.*"}});
+    const auto found = sharded(world, /*fused=*/true, /*checkpoint=*/stage == 1,
+                               {.stage = static_cast<ShardStage>(stage), .units = {"h.*"}});
     EXPECT_EQ(::testing::internal::GetCapturedStderr().find("ATen's operators"), std::string::npos);
     expect_close(found, plain, concat("stage ", stage));
   }
