@@ -118,6 +118,24 @@ Weights go_on_in_parts(World& world, const std::string& folder, const ShardedOpt
   return gathered_weights(sharded, model);
 }
 
+// Of the same ids everywhere, without a step.
+at::Tensor logits_in_parts(World& world, const std::string& folder, const ShardedOptions& options) {
+  const torch::NoGradGuard no_graph;
+  SnapshotStore store(world, {.directory = folder});
+  Gpt2 model = saved_gpt2();
+  ShardedDataParallel sharded(world, model, options);
+  AdamW optimizer(sharded.decay_groups(kWeightDecay), {.lr = 1e-3});
+  load_into(store, sharded, optimizer);
+  return sharded(torch::arange(40).reshape({2, 20}));
+}
+
+at::Tensor plain_logits(const std::string& folder) {
+  const torch::NoGradGuard no_graph;
+  Gpt2 model = saved_gpt2();
+  load_module_state(*model, read_snapshot(folder).parts.at("model"));
+  return model->forward(torch::arange(40).reshape({2, 20}));
+}
+
 void flip_bit_in(const std::string& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(-1, std::ios::end);
@@ -158,6 +176,8 @@ RANKS_TEST(ShardedSnapshot, of_four_ranks_in_stage_3_goes_into_any_other_run, 4)
     expect_same_weights(expected, gpt2_weights(whole), "one process");
     expect_same_weights(go_on_plainly(world, folder),
                         go_on_in_parts(world, folder, {.units = {"h.*"}}), "four ranks, stage 3");
+    EXPECT_TRUE(
+        torch::equal(plain_logits(folder), logits_in_parts(world, folder, {.units = {"h.*"}})));
     world.barrier();
   }
   if (this_rank() < 2) {
@@ -168,6 +188,9 @@ RANKS_TEST(ShardedSnapshot, of_four_ranks_in_stage_3_goes_into_any_other_run, 4)
       expect_same_weights(plain, go_on_in_parts(world, folder, {.stage = stage, .units = {"h.*"}}),
                           concat("two ranks, stage ", static_cast<int>(stage)));
     }
+    EXPECT_TRUE(torch::equal(
+        plain_logits(folder),
+        logits_in_parts(world, folder, {.stage = ShardStage::optimizer, .units = {"h.*"}})));
     // The units need not be the same either.
     expect_same_weights(plain, go_on_in_parts(world, folder, {}), "two ranks, no units");
     world.barrier();
