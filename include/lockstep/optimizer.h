@@ -98,6 +98,8 @@ struct ZeroGradOptions {
 /// the bits of torch.optim with `fused=True`.
 ///
 /// Parameters without a gradient are left alone, as in Python. State is kept by parameter name.
+/// There may be none at all, as on a rank that has no part of a small sharded model: then nothing
+/// changes.
 /// SGD, Adam and AdamW only choose the options; an optimizer of your own derives from this class
 /// and overrides step(), state() and load_state().
 ///

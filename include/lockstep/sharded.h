@@ -203,7 +203,8 @@ class ShardedDataParallel {
   const std::shared_ptr<M>& module_ptr() const { return module_; }
 
   /// This rank's part of each parameter, under the parameter's name: one-dimensional, and absent
-  /// where this rank has nothing of it. Backward puts the mean gradients there.
+  /// where this rank has nothing of it; of a small model on many ranks it may have none at all.
+  /// Backward puts the mean gradients there.
   const std::vector<NamedParameter>& parameters() const { return engine_.parameters(); }
 
   /// The same in two groups, as lockstep::decay_groups(): decayed are those whose whole has two

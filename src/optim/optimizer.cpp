@@ -38,8 +38,9 @@ void check_parameters(const std::vector<ParamGroup>& groups) {
       }
     }
   }
-  if (names.empty()) {
-    throw InvalidArgument("optimizer: there are no parameters to train");
+  // Groups may be empty, all of them: a rank may have no part of a small sharded model.
+  if (groups.empty()) {
+    throw InvalidArgument("optimizer: there are no groups of parameters to train");
   }
 }
 

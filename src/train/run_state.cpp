@@ -1,5 +1,6 @@
 #include "train/run_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <torch/csrc/api/include/torch/nn/module.h>
@@ -20,6 +21,9 @@ std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
     groups = options.groups(module);
   } else {
     groups.front().parameters = named_parameters(module);
+  }
+  if (std::ranges::all_of(groups, [](const ParamGroup& each) { return each.parameters.empty(); })) {
+    throw InvalidArgument("Trainer: the model has no parameters to train");
   }
   if (sharded != nullptr) groups = sharded->parts_of(std::move(groups));
   return make_optimizer(std::move(groups), options.optimizer);

@@ -120,7 +120,7 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
         sharded->clip_grad_norm({.max_norm = limit, .scale = clips ? 1 / divisor : 1.0})
             .item<double>();
     if (clips) return norm;
-    if (divisor != 1) {
+    if (divisor != 1 && !parameters.empty()) {  // of a small model a rank may have no part
       arguments.grad_scale = at::full(
           {}, divisor, at::TensorOptions(at::kFloat).device(parameters.front().tensor.device()));
     }

@@ -351,6 +351,20 @@ TEST(Optimizer, python_layout_and_back) {
   }
 }
 
+TEST(Optimizer, of_no_parameters_does_nothing) {
+  AdamW optimizer(std::vector<NamedParameter>{}, {.lr = 0.5});
+  optimizer.step();
+  optimizer.zero_grad();
+  EXPECT_TRUE(optimizer.parameters().empty());
+  State state = optimizer.state();
+  EXPECT_TRUE(state.tensors.empty());
+  state.values.at("groups")[0]["lr"] = 0.25;
+  optimizer.load_state(state);
+  EXPECT_EQ(optimizer.lr(), 0.25);
+  state.values.at("groups")[0]["params"] = {"weight"};
+  EXPECT_THROW(optimizer.load_state(state), InvalidArgument);
+}
+
 TEST(Optimizer, mistakes_are_refused_with_their_value) {
   Net net;
   const auto parameters = named_parameters(net);
@@ -361,7 +375,7 @@ TEST(Optimizer, mistakes_are_refused_with_their_value) {
   EXPECT_NE(message(SGDOptions{.nesterov = true}).find("nesterov"), std::string::npos);
   EXPECT_NE(message(AdamOptions{.betas = {0.9, 1.0}}).find("betas[1] is 1"), std::string::npos);
   EXPECT_NE(message(AdamWOptions{.weight_decay = -0.5}).find("weight_decay"), std::string::npos);
-  EXPECT_THROW(make_optimizer(std::vector<NamedParameter>{}, SGDOptions{}), InvalidArgument);
+  EXPECT_THROW(make_optimizer(std::vector<ParamGroup>{}, SGDOptions{}), InvalidArgument);
   EXPECT_THROW(SGD({{"a", parameters[0].tensor}, {"b", parameters[0].tensor}}, {}),
                InvalidArgument);
   EXPECT_THROW(SGD({{"a", parameters[0].tensor}, {"a", parameters[1].tensor}}, {}),
