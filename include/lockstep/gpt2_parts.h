@@ -10,7 +10,8 @@ namespace lockstep {
 
 /// A GPT-2 as a list for a Pipeline: "embed" (ids [B, T] to activations), "h0", "h1", ... (a block
 /// each), "head" (the last norm, and logits [B, T, vocab_size]). Parameters have the names of Gpt2
-/// behind that of their part: "embed.wte.weight", "h3.attn.c_attn.weight", "head.ln_f.weight".
+/// behind that of their part: "embed.wte.weight", "h3.attn.c_attn.weight", "head.ln_f.weight". In
+/// snapshots they have those of Gpt2.
 struct Gpt2Parts {
   std::vector<PipelinePart> parts;  // costs are parameters that are multiplied with
   /// For PipelineOptions::ties: where the model's head is tied, "head.wte.weight" is a copy of

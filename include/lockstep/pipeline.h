@@ -11,8 +11,11 @@
 #include <c10/core/Device.h>
 
 #include "lockstep/model_part.h"
+#include "lockstep/optimizer.h"
 #include "lockstep/pipeline_schedule.h"
 #include "lockstep/process_group.h"
+#include "lockstep/state.h"
+#include "lockstep/tensor_range.h"
 
 namespace torch::nn {
 class Module;
@@ -27,6 +30,10 @@ struct PipelinePart {
   std::string name;  // of its parameters: "NAME.weight"; without dots
   std::function<ModelPart()> make;
   double cost = 1;  // what it takes to compute, beside the others
+  /// What the whole model has in place of `name` in the names of parameters, for snapshots: "h.3"
+  /// where part "h3" has the model's "h.3.ln_1.weight"; empty where it has "wte.weight". Unset:
+  /// `name`.
+  std::optional<std::string> saved_as = std::nullopt;
 };
 
 /// What the loss of a micro-batch counts in the loss of the step.
@@ -137,8 +144,27 @@ class Pipeline {
   /// `max_norm`; ties count once. Returns the norm before. All ranks call it.
   double clip_grad_norm(double max_norm);
 
+  /// This stage's parameters in two groups, as lockstep::decay_groups() of the whole model has
+  /// them: a group of which this stage has nothing is empty.
+  std::vector<ParamGroup> decay_groups(double weight_decay) const;
+
+  /// For snapshots, as ShardedDataParallel's: this stage's parameters and buffers, under the names
+  /// of the whole model, as a state in parts (lockstep/tensor_range.h), and the number of the next
+  /// step. Of a data group the first rank has the tensors, and of a tie that has one name there the
+  /// first stage. The tensors are the live ones.
+  State state() const;
+  /// What load_newest() reads of a snapshot for this stage.
+  TensorRanges ranges() const;
+  /// Takes over this stage's tensors from a state that was read so, or from one with all of them.
+  /// Throws InvalidArgument, naming a tensor and before anything is changed, for another model.
+  void load_state(const State& state);
+  /// The same for an optimizer over this stage's parameters. All ranks of the group call
+  /// optimizer_state(), with as many groups of parameters.
+  State optimizer_state(const Optimizer& optimizer) const;
+  void load_optimizer_state(Optimizer& optimizer, const State& state) const;
+
   /// The number of the next step, on which random numbers in forward depend. It counts by itself; a
-  /// run that resumes sets it.
+  /// run that resumes sets it, or loads it with a state.
   std::int64_t next_step() const;
   void set_next_step(std::int64_t step);
 

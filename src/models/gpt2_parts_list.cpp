@@ -119,12 +119,14 @@ Gpt2Parts gpt2_parts(const Gpt2& model) {
   result.parts.push_back(
       {.name = "embed",
        .make = [=] { return embedding_part(config, all["wte.weight"], all["wpe.weight"]); },
-       .cost = width});
+       .cost = width,
+       .saved_as = ""});
   const double block_cost = width * (4 * width + 2 * static_cast<double>(config.inner()));
   for (std::int64_t i = 0; i < config.n_layer; ++i) {
     result.parts.push_back({.name = concat("h", i),
                             .make = [=] { return block_part(config, all, i, checkpointing); },
-                            .cost = block_cost});
+                            .cost = block_cost,
+                            .saved_as = concat("h.", i)});
   }
   const auto head = [=] {
     const at::NoGradGuard no_grad;
@@ -132,8 +134,10 @@ Gpt2Parts gpt2_parts(const Gpt2& model) {
     const at::Tensor& wte = all["wte.weight"];
     return head_part(config, all, wte.detach().clone().set_requires_grad(wte.requires_grad()));
   };
-  result.parts.push_back(
-      {.name = "head", .make = head, .cost = width * static_cast<double>(config.vocab_size)});
+  result.parts.push_back({.name = "head",
+                          .make = head,
+                          .cost = width * static_cast<double>(config.vocab_size),
+                          .saved_as = ""});
   if (config.tie_word_embeddings) result.ties = {{"embed.wte.weight", "head.wte.weight"}};
   return result;
 }

@@ -1,5 +1,6 @@
 # pipeline: models in parts on several devices and ranks.
-set(_pipeline pipeline/device_chain.cpp pipeline/pipeline.cpp pipeline/pipeline_step.cpp
+set(_pipeline pipeline/device_chain.cpp pipeline/pipeline.cpp pipeline/pipeline_state.cpp
+    pipeline/pipeline_step.cpp
     pipeline/stage_gradients.cpp pipeline/tensor_line.cpp pipeline/tied_parameters.cpp)
 target_sources(lockstep PRIVATE ${_pipeline} pipeline/schedule.cpp pipeline/split.cpp)
 target_sources(lockstep PUBLIC FILE_SET HEADERS BASE_DIRS "${LOCKSTEP_INCLUDE}" FILES

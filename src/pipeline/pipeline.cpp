@@ -115,6 +115,7 @@ Pipeline::Impl::Impl(const ProcessGroup& group, const std::vector<PipelinePart>&
   for (int before = 0; before < stage; ++before) first_part += lengths[before];
   make_parts(list, lengths[stage]);
   agree_on_names();
+  agree_on_saved_names(list);
   if (trains_data_parallel()) {
     std::vector<StageParameter> tied, others;
     for (const StageParameter& each : parameters) {

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// What one Pipeline is made of: pipeline.cpp has set-up and what all ranks compute together,
-/// pipeline_step.cpp the steps.
+/// pipeline_step.cpp the steps, pipeline_state.cpp what snapshots hold.
 struct Pipeline::Impl {
   ProcessGroup group;
   PipelineOptions options;
@@ -37,6 +37,22 @@ struct Pipeline::Impl {
   std::optional<TensorSender> activations_out, gradients_out, evaluation_out;
   std::optional<TensorReceiver> activations_in, gradients_in, evaluation_in;
 
+  /// Parameters and buffers of all stages, in the order of the list, as snapshots have them.
+  struct SavedTensor {
+    std::string name;  // in the whole model
+    std::vector<std::int64_t> shape;
+    bool trained = false;
+  };
+  std::vector<SavedTensor> saved;
+  /// Those of this stage.
+  struct HeldTensor {
+    std::string name;        // in module()
+    std::string saved_name;  // in the whole model
+    at::Tensor tensor;
+    bool is_first = true;  // of those that are saved under this name; the others are tied to it
+  };
+  std::vector<HeldTensor> held;
+
   std::int64_t next_step = 0;
   bool failed = false;
 
@@ -52,6 +68,11 @@ struct Pipeline::Impl {
   void make_parts(const std::vector<PipelinePart>& list, int count);
   void make_lines();
   void agree_on_names();
+
+  // pipeline_state.cpp
+  void agree_on_saved_names(const std::vector<PipelinePart>& list);
+  bool writes_state() const;
+  std::multimap<std::string, const HeldTensor*> held_by_saved_name() const;
 
   /// What forward keeps of a micro-batch until its backward.
   struct Kept {
