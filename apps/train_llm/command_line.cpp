@@ -78,6 +78,10 @@ void check(const Options& options, Command command) {
   if (options.defer_init && options.shard != 3) {
     throw InvalidArgument(concat("--defer-init needs --shard 3, and --shard is ", options.shard));
   }
+  if (options.shard_replicas > 1 && options.shard == 0) {
+    throw InvalidArgument(concat("--shard-replicas is ", options.shard_replicas,
+                                 " without --shard, which cuts what there are replicas of"));
+  }
   if (options.defer_init && options.eval_fraction > 0) {
     throw InvalidArgument(concat("--eval-fraction is ", options.eval_fraction,
                                  " with --defer-init; a validation would bring the whole model "

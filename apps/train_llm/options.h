@@ -61,6 +61,7 @@ struct Options {
   double bucket_cap_mb = 25;
   std::string compress = "none";
   std::int64_t shard = 0;  // the stage; 0: DistributedDataParallel
+  std::int64_t shard_replicas = 1;
   bool defer_init = false;
 
   // What it leaves behind.

@@ -55,6 +55,7 @@ MemoryPlan plan_of(const Options& options) {
   const int bytes = widths_of(options.dtype).weights;
   return {.stage = static_cast<int>(options.shard),
           .ranks = static_cast<int>(options.ranks),
+          .replicas = static_cast<int>(options.shard_replicas),
           .micro_batch = options.batch_size,
           .activation_checkpointing = options.activation_checkpointing,
           .part_bytes = bytes,

@@ -204,8 +204,10 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.compression = compression(options_);
   training.ddp.gradient_as_bucket_view = true;
   if (options_.shard > 0) {
-    training.shard = lockstep::ShardedOptions{
-        .stage = static_cast<lockstep::ShardStage>(options_.shard), .units = {"h.*"}};
+    training.shard =
+        lockstep::ShardedOptions{.stage = static_cast<lockstep::ShardStage>(options_.shard),
+                                 .units = {"h.*"},
+                                 .replicas = static_cast<int>(options_.shard_replicas)};
     training.gather_at_end = !options_.defer_init;
   }
   // Without a frequency after each epoch, and at the end of the run.

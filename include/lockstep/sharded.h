@@ -41,6 +41,11 @@ struct ShardedOptions {
   /// one name, as in "h.*". What is in none of them is a unit of its own, the root, which is whole
   /// from the beginning of forward to the end of backward.
   std::vector<std::string> units = {};
+  /// How many copies of the model the ranks form, each in parts; it divides the number of ranks. Of
+  /// 4 ranks with 2 copies, 0 and 1 have the model together, and so have 2 and 3; 0 and 2 hold the
+  /// same part. More than one: parameters travel within a copy alone, and a part is not lost with
+  /// one rank.
+  int replicas = 1;
   /// How many units ahead parameters are fetched while one computes.
   int prefetch = 1;
   /// Stage parameters: give up a unit after its forward and fetch it again for backward. False:
@@ -73,8 +78,8 @@ struct ShardedMemory {
 
 /// Bytes that this rank has had to send to others so far, whatever carried them.
 struct ShardedTraffic {
-  std::int64_t parameters = 0;  // of this rank's part, to each other rank
-  std::int64_t gradients = 0;   // of each other rank's part, to that rank
+  std::int64_t parameters = 0;  // of this rank's part, to each other rank of its copy
+  std::int64_t gradients = 0;  // to each rank what that one adds up, and to the part's holders sums
 };
 
 /// The part of ShardedDataParallel that does not depend on the module's type.
@@ -83,6 +88,8 @@ struct ShardedTraffic {
 class ShardedEngine {
  public:
   ShardedEngine(const ProcessGroup& group, std::shared_ptr<torch::nn::Module> module,
+                const ShardedOptions& options);
+  ShardedEngine(World& world, std::shared_ptr<torch::nn::Module> module,
                 const ShardedOptions& options);
   ShardedEngine(ShardedEngine&&) noexcept;
   ~ShardedEngine();
@@ -101,14 +108,23 @@ class ShardedEngine {
   /// Which part of each parameter this rank has: what SnapshotStore::load_newest() reads by.
   TensorRanges ranges() const;
   /// This rank's parts as a state in parts (lockstep/tensor_range.h), which snapshots hold; buffers
-  /// and frozen parameters are rank 0's. The tensors are the live ones.
+  /// and frozen parameters are rank 0's. With replicas it has a share of the part, so that all
+  /// ranks' states together have each element once. The tensors are the live ones.
   State state() const;
+  /// All that this rank holds of the module, which the other holders of its part hold, too: the
+  /// live parts, buffers and frozen parameters.
+  State held_state() const;
   /// Takes over this rank's parts from such a state, of this rank, or from one with whole tensors.
   /// Throws InvalidArgument, naming a tensor, for another model.
   void load_state(const State& state);
   /// The same for the state of an optimizer over this rank's parts. Every rank calls it.
   State optimizer_state(const Optimizer& optimizer) const;
   void load_optimizer_state(Optimizer& optimizer, const State& state) const;
+  /// In a world that was formed again with as many ranks, after World::abort(): every rank calls
+  /// it. What was under way is dropped; parts and their gradients stay.
+  void join(World& world);
+  /// With replicas: the ranks that hold this one's part, by copy.
+  ProcessGroup holders() const;
   /// Leaves the module whole, for after the last step: nothing is sharded any more. Every rank
   /// calls it.
   void keep_whole();
@@ -163,14 +179,15 @@ template <typename M>
 class ShardedDataParallel {
  public:
   /// Every rank constructs it at the same point. Throws InvalidArgument when the model has nothing
-  /// to train, is not of one type and device, `units` names what is not there, or a type is none
-  /// that gradients can have. The parameters of a deferred module are made here, one after the
-  /// other, and only this rank's part of each stays.
+  /// to train, `replicas` does not divide the ranks (or is not 1 on a group), is not of one type
+  /// and device, `units` names what is not there, or a type is none that gradients can have. The
+  /// parameters of a deferred module are made here, one after the other, and only this rank's part
+  /// of each stays.
   ShardedDataParallel(World& world, std::shared_ptr<M> module, const ShardedOptions& options = {})
-      : ShardedDataParallel(world.group(), std::move(module), options) {}
+      : module_(std::move(module)), engine_(world, module_, options) {}
   ShardedDataParallel(World& world, const torch::nn::ModuleHolder<M>& module,
                       const ShardedOptions& options = {})
-      : ShardedDataParallel(world.group(), module.ptr(), options) {}
+      : ShardedDataParallel(world, module.ptr(), options) {}
   ShardedDataParallel(const ProcessGroup& group, std::shared_ptr<M> module,
                       const ShardedOptions& options = {})
       : module_(std::move(module)), engine_(group, module_, options) {}
@@ -227,7 +244,7 @@ class ShardedDataParallel {
   /// Of this rank's parts, and of what no_sync() has gathered.
   void zero_grad() { engine_.zero_grad(); }
 
-  /// As lockstep::clip_grad_norm() over the parts of all ranks; every rank calls it.
+  /// As lockstep::clip_grad_norm() over all parts; every rank calls it.
   at::Tensor clip_grad_norm(const ClipGradOptions& options) {
     return engine_.clip_grad_norm(options);
   }

@@ -91,7 +91,8 @@ void check_unit(const std::string& name, const std::vector<WalkedTensor>& parame
 
 }  // namespace
 
-ShardedEngine::Impl::Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::Module> given,
+ShardedEngine::Impl::Impl(const MakeExchange& make_exchange,
+                          std::shared_ptr<torch::nn::Module> given,
                           const ShardedOptions& given_options)
     : module(std::move(given)), options(given_options) {
   if (options.prefetch < 0) {
@@ -113,8 +114,7 @@ ShardedEngine::Impl::Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::
                                  " are on the meta device, and it is no DeferredModule, which "
                                  "could make them"));
   }
-  exchange = std::make_unique<ShardExchange>(
-      group, deferred ? options.device : trained.front().tensor.device());
+  exchange = make_exchange(deferred ? options.device : trained.front().tensor.device());
 
   const std::vector<FoundUnit> found = find_units(*module, options.units);
   std::vector<std::vector<WalkedTensor>> parts(found.size() + 1);  // the root last
@@ -156,7 +156,6 @@ std::size_t ShardedEngine::Impl::index_of(const torch::nn::Module& unit) const {
 
 void ShardedEngine::Impl::begin_forward() {
   if (in_backward) forget_backward();  // one that was not finished: an exception ended it
-  outer = set_current(this);
   passed.clear();
   for (std::size_t i = 0; i < units.size(); ++i) {
     // The root, and what is named as a unit but was not marked: nobody will say when it is used.
@@ -167,6 +166,7 @@ void ShardedEngine::Impl::begin_forward() {
   const auto ahead = std::min<std::size_t>(order.size(), options.prefetch);
   for (std::size_t i = 0; i < ahead; ++i) units[order[i]]->fetch();
   note_memory();
+  outer = set_current(this);  // last: what is above may throw, and then nobody leaves this forward
 }
 
 // Units are fetched in the order of the last forward; the first one fetches without looking ahead.
@@ -300,7 +300,24 @@ void ShardedEngine::Impl::note_memory() {
 
 ShardedEngine::ShardedEngine(const ProcessGroup& group, std::shared_ptr<torch::nn::Module> module,
                              const ShardedOptions& options)
-    : impl_(std::make_shared<Impl>(group, std::move(module), options)) {
+    : impl_(std::make_shared<Impl>(
+          [&](c10::Device device) {
+            if (options.replicas != 1) {
+              throw InvalidArgument(concat("ShardedDataParallel: replicas is ", options.replicas,
+                                           ", which needs groups of the world; give it the World"));
+            }
+            return std::make_unique<ShardExchange>(group, device);
+          },
+          std::move(module), options)) {
+  impl_->watch_gradients();
+}
+ShardedEngine::ShardedEngine(World& world, std::shared_ptr<torch::nn::Module> module,
+                             const ShardedOptions& options)
+    : impl_(std::make_shared<Impl>(
+          [&](c10::Device device) {
+            return std::make_unique<ShardExchange>(world, device, options.replicas);
+          },
+          std::move(module), options)) {
   impl_->watch_gradients();
 }
 ShardedEngine::ShardedEngine(ShardedEngine&&) noexcept = default;
@@ -346,7 +363,9 @@ at::Tensor ShardedEngine::clip_grad_norm(const ClipGradOptions& options) {
   if (!largest) norm = norm.pow(options.norm_type);
   const c10::Device home = norm.device();
   norm = norm.reshape({1}).contiguous().to(impl_->exchange->device());
-  impl_->exchange->group().all_reduce(norm, {.op = largest ? ReduceOp::max : ReduceOp::sum});
+  // Added here, by part: all copies get the same bits, however their ranks are connected.
+  const at::Tensor norms = impl_->exchange->gather_number(norm);
+  norm = largest ? norms.amax(0, /*keepdim=*/true) : norms.sum(0, /*keepdim=*/true);
   if (!largest) norm = norm.pow(1 / options.norm_type);
   norm = norm.reshape({}).to(home);
   if (options.error_if_nonfinite && !std::isfinite(norm.item<double>())) {

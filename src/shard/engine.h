@@ -27,7 +27,9 @@ namespace lockstep {
 /// parameters again. The last gradient of a unit ends its backward: gradients leave to be reduced,
 /// in the opposite order of forward, and parameters are given up.
 struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedEngine::Impl> {
-  Impl(const ProcessGroup& group, std::shared_ptr<torch::nn::Module> module,
+  /// `make_exchange` is given the device.
+  using MakeExchange = std::function<std::unique_ptr<ShardExchange>(c10::Device device)>;
+  Impl(const MakeExchange& make_exchange, std::shared_ptr<torch::nn::Module> module,
        const ShardedOptions& options);
   ~Impl() override;
 

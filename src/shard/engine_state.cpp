@@ -22,20 +22,37 @@ using nlohmann::json;
 struct HeldPart {
   at::Tensor tensor;
   TensorRange range;
+  /// What this rank saves of it: with replicas each holder of a part saves a share.
+  std::int64_t saved_begin = 0, saved_count = 0;  // in the part
+
+  at::Tensor saved(const at::Tensor& of_part) const {
+    return of_part.narrow(0, saved_begin, saved_count);
+  }
+  TensorRange saved_range() const {
+    return {.shape = range.shape, .begin = range.begin + saved_begin, .count = saved_count};
+  }
 };
 
 std::map<std::string, HeldPart> held_parts(const ShardedEngine::Impl& impl) {
   std::map<std::string, HeldPart> parts;
-  const int rank = impl.exchange->group().rank();
+  const ShardExchange& exchange = *impl.exchange;
   for (const auto& unit : impl.units) {
     if (!unit) continue;
-    const auto places = unit->layout().pieces(rank);
+    const auto places = unit->layout().pieces(exchange.part());
+    const std::int64_t share = unit->layout().share_length();
     for (std::size_t i = 0; i < places.size(); ++i) {
       const NamedParameter& piece = unit->pieces()[i];
+      const FlatLayout::Piece& place = places[i];
+      const std::int64_t begin =
+          std::clamp(exchange.copy() * share - place.at, std::int64_t{0}, place.count);
+      const std::int64_t end =
+          std::clamp((exchange.copy() + 1) * share - place.at, std::int64_t{0}, place.count);
       parts[piece.name] = {.tensor = piece.tensor.detach(),
-                           .range = {.shape = unit->parameter(places[i].parameter).sizes().vec(),
-                                     .begin = places[i].begin,
-                                     .count = places[i].count}};
+                           .range = {.shape = unit->parameter(place.parameter).sizes().vec(),
+                                     .begin = place.begin,
+                                     .count = place.count},
+                           .saved_begin = begin,
+                           .saved_count = end - begin};
     }
   }
   return parts;
@@ -127,11 +144,19 @@ TensorRanges ShardedEngine::ranges() const {
 State ShardedEngine::state() const {
   State state;
   json& ranges = state.values[kStateRanges] = json::object();
-  for (auto& [name, part] : held_parts(*impl_)) {
-    state.tensors[name] = part.tensor;
-    ranges[name] = range_json(part.range);
+  for (const auto& [name, part] : held_parts(*impl_)) {
+    if (part.saved_count == 0) continue;
+    state.tensors[name] = part.saved(part.tensor);
+    ranges[name] = range_json(part.saved_range());
   }
   if (impl_->exchange->group().rank() != 0) return state;
+  for (const auto& [name, tensor] : whole_tensors(*impl_)) state.tensors[name] = tensor.detach();
+  return state;
+}
+
+State ShardedEngine::held_state() const {
+  State state;
+  for (const auto& [name, part] : held_parts(*impl_)) state.tensors[name] = part.tensor;
   for (const auto& [name, tensor] : whole_tensors(*impl_)) state.tensors[name] = tensor.detach();
   return state;
 }
@@ -175,16 +200,19 @@ State ShardedEngine::optimizer_state(const Optimizer& optimizer) const {
   State state = optimizer.state();
   const std::map<std::string, HeldPart> parts = held_parts(*impl_);
   json& ranges = state.values[kStateRanges] = json::object();
-  std::erase_if(state.tensors, [&](const auto& item) {
-    const auto& [name, tensor] = item;
+  std::map<std::string, at::Tensor> saved;
+  for (const auto& [name, tensor] : state.tensors) {
     const auto part = parts.find(name.substr(0, name.rfind('.')));
-    if (part == parts.end()) return true;
-    const TensorRange& range = part->second.range;
-    // A counter is kept by the rank that has the parameter's beginning.
-    if (tensor.dim() != 1 || tensor.numel() != range.count) return range.begin != 0;
-    ranges[name] = range_json(range);
-    return false;
-  });
+    if (part == parts.end() || part->second.saved_count == 0) continue;
+    const TensorRange range = part->second.saved_range();
+    if (tensor.dim() == 1 && tensor.numel() == part->second.range.count) {
+      saved[name] = part->second.saved(tensor);
+      ranges[name] = range_json(range);
+    } else if (range.begin == 0) {  // a counter: of the rank that saves the parameter's beginning
+      saved[name] = tensor;
+    }
+  }
+  state.tensors = std::move(saved);
 
   std::vector<std::string> order;
   for (const auto& item : impl_->module->named_parameters()) order.push_back(item.key());
@@ -235,6 +263,18 @@ void ShardedEngine::load_optimizer_state(Optimizer& optimizer, const State& stat
     group["params"] = std::move(mine);
   }
   optimizer.load_state(held);
+}
+
+void ShardedEngine::join(World& world) {
+  impl_->forget_backward();
+  for (const auto& unit : impl_->units) {
+    if (unit) unit->drop_transfers();
+  }
+  impl_->exchange->join(world);
+}
+
+ProcessGroup ShardedEngine::holders() const {
+  return impl_->exchange->holders();
 }
 
 void ShardedEngine::keep_whole() {

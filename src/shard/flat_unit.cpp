@@ -30,12 +30,12 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
       parameters_(std::move(parameters)),
       exchange_(exchange),
       options_(options),
-      layout_(sizes_of(parameters_), exchange.group().size()),
+      layout_(sizes_of(parameters_), exchange.ranks(), exchange.replicas()),
       sums_(parameters_.size()),
       seen_(parameters_.size(), false),
       taken_(parameters_.size(), false) {
   const c10::AutoGradMode no_graph(false);
-  const int rank = exchange_.group().rank();
+  const int part = exchange_.part();
   const bool deferred = parameters_.front().tensor.is_meta();
   const at::TensorOptions memory = parameters_.front().tensor.detach().options().device(
       deferred ? options_.device : parameters_.front().tensor.device());
@@ -54,7 +54,7 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
   }
   if (options_.init_sync && !deferred) exchange_.group().broadcast(whole_);
 
-  shard_ = whole_.narrow(0, rank * layout_.shard_length(), layout_.shard_length());
+  shard_ = whole_.narrow(0, part * layout_.shard_length(), layout_.shard_length());
   const at::ScalarType computed = options_.gather_type.value_or(whole_.scalar_type());
   const bool offloads = options_.offload_optimizer && !whole_.is_cpu();
   if (deferred && keeps_parts_only()) {
@@ -69,7 +69,7 @@ FlatUnit::FlatUnit(std::string name, std::vector<WalkedTensor> parameters, Shard
     point_at(whole_);
     is_current_ = false;
   }
-  for (const FlatLayout::Piece& piece : layout_.pieces(rank)) {
+  for (const FlatLayout::Piece& piece : layout_.pieces(part)) {
     pieces_.push_back({.name = parameters_[piece.parameter].name,
                        .tensor = shard_.narrow(0, piece.at, piece.count).detach()});
     pieces_.back().tensor.set_requires_grad(true);
@@ -179,11 +179,24 @@ bool FlatUnit::note_gradient(std::size_t parameter, bool take) {
   }
   const at::Tensor found = sum.defined() ? sum : gradient;
   if (take && found.defined()) {
-    flat(parameter, gradient_buffer()).copy_(found.reshape({-1}));
+    put_gradient(parameter, found.reshape({-1}));
     gradient = sum = at::Tensor();
     taken_[parameter] = true;
   }
   return seen_count_ == parameters_.size();
+}
+
+// Without a gradient: zeros.
+void FlatUnit::put_gradient(std::size_t parameter, const at::Tensor& gradient) {
+  const std::int64_t first = layout_.offset(parameter);
+  for (const auto& each : layout_.in_reduction(first, first + layout_.size(parameter))) {
+    const at::Tensor place = gradient_buffer().narrow(0, each.at, each.count);
+    if (gradient.defined()) {
+      place.copy_(gradient.narrow(0, each.begin - first, each.count));
+    } else {
+      place.zero_();
+    }
+  }
 }
 
 void FlatUnit::start_mean() {
@@ -194,20 +207,21 @@ void FlatUnit::start_mean() {
     if (!taken_[i] && left) note_gradient(i, /*take=*/true);
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!taken_[i]) flat(i, gradient_buffer()).zero_();
+    if (!taken_[i]) put_gradient(i, at::Tensor());
   }
   for (const FlatLayout::Gap& gap : layout_.gaps()) {
-    gradients_.narrow(0, gap.begin, gap.end - gap.begin).zero_();
+    for (const auto& each : layout_.in_reduction(gap.begin, gap.end)) {
+      gradients_.narrow(0, each.at, each.count).zero_();
+    }
   }
-  mean_ = exchange_.mean(gradients_, at::empty({layout_.shard_length()}, gradients_.options()));
+  mean_ = exchange_.mean(gradients_, at::empty({layout_.share_length()}, gradients_.options()));
 }
 
 void FlatUnit::finish_mean() {
   if (!mean_) return;
   const c10::AutoGradMode no_graph(false);
-  mean_->finish();
-  const at::Tensor mean = mean_->shard.to(shard_.options());
-  const auto pieces = layout_.pieces(exchange_.group().rank());
+  const at::Tensor mean = exchange_.finish(*mean_).to(shard_.options());
+  const auto pieces = layout_.pieces(exchange_.part());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const at::Tensor part = mean.narrow(0, pieces[i].at, pieces[i].count);
     at::Tensor& gradient = pieces_[i].tensor.mutable_grad();
@@ -219,6 +233,16 @@ void FlatUnit::finish_mean() {
   }
   mean_.reset();
   if (options_.stage != ShardStage::optimizer) gradients_ = at::Tensor();
+}
+
+void FlatUnit::drop_transfers() {
+  fetching_ = Work();
+  is_fetching_ = false;
+  sent_ = at::Tensor();
+  mean_.reset();
+  gradients_ = at::Tensor();
+  if (!hidden_.empty()) hide();
+  outdate();
 }
 
 void FlatUnit::forget_backward() {
@@ -240,7 +264,7 @@ std::int64_t FlatUnit::parameter_bytes() const {
 
 std::int64_t FlatUnit::gradient_bytes() const {
   std::int64_t bytes = bytes_of(gradients_);
-  if (mean_) bytes += bytes_of(mean_->shard) + bytes_of(mean_->received);
+  if (mean_) bytes += bytes_of(mean_->share) + bytes_of(mean_->received);
   for (const WalkedTensor& each : parameters_) bytes += bytes_of(each.tensor.grad());
   for (const at::Tensor& sum : sums_) bytes += bytes_of(sum);
   // The parts' gradients share the memory of one mean.

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// Some parameters of a model in one buffer, of which each rank owns a part.
+/// Some parameters of a model in one buffer, of which each rank of a copy owns a part.
 ///
 /// The parameters are views of the buffer. Where only parts are kept (ShardStage::parameters), its
 /// memory is given up and comes back under the same storage: whatever backward has kept of a
@@ -43,6 +43,9 @@ class FlatUnit {
   void release();
   /// An optimizer has changed, or is about to change, the parts.
   void outdate();
+  /// The groups were aborted, and nothing touches this memory any more: forgets what was under way.
+  /// The parts and their gradients stay.
+  void drop_transfers();
 
   /// Makes the parameters whole in the type of the parts, whatever they compute in.
   void show();
@@ -73,6 +76,7 @@ class FlatUnit {
   bool converts_type() const { return shard_.scalar_type() != whole_.scalar_type(); }
   void point_at(const at::Tensor& buffer);
   const at::Tensor& gradient_buffer();
+  void put_gradient(std::size_t parameter, const at::Tensor& gradient);
   at::Tensor flat(std::size_t parameter, const at::Tensor& buffer) const;
   void allocate();
 

@@ -94,8 +94,8 @@ class ShardedStep {
  public:
   ShardedStep(const ModelSizes& model, const MemoryPlan& plan)
       : plan_(plan), activations_(model, plan) {
-    for (const auto& unit : model.units) layouts_.emplace_back(unit, plan.ranks);
-    if (!model.root.empty()) layouts_.emplace_back(model.root, plan.ranks);
+    for (const auto& unit : model.units) layouts_.emplace_back(unit, plan.ranks, plan.replicas);
+    if (!model.root.empty()) layouts_.emplace_back(model.root, plan.ranks, plan.replicas);
     units_ = static_cast<std::ptrdiff_t>(model.units.size());
   }
 
@@ -117,7 +117,7 @@ class ShardedStep {
   std::int64_t part(const FlatLayout& unit) const { return unit.shard_length() * plan_.part_bytes; }
   std::int64_t buffer(const FlatLayout& unit) const { return unit.length() * plan_.reduce_bytes; }
   std::int64_t mean(const FlatLayout& unit) const {
-    return unit.shard_length() * plan_.reduce_bytes + (plan_.adds_on_receipt ? buffer(unit) : 0);
+    return unit.share_length() * plan_.reduce_bytes + (plan_.adds_on_receipt ? buffer(unit) : 0);
   }
   // A copy of the part while it is sent.
   std::int64_t sent(const FlatLayout& unit) const {
@@ -200,8 +200,8 @@ std::int64_t optimizer_elements(const ModelSizes& model, const MemoryPlan& plan)
   std::int64_t count = 0;
   const auto add = [&](const std::vector<std::int64_t>& parameters) {
     if (parameters.empty()) return;
-    count +=
-        plan.stage == 0 ? elements(parameters) : FlatLayout(parameters, plan.ranks).shard_length();
+    count += plan.stage == 0 ? elements(parameters)
+                             : FlatLayout(parameters, plan.ranks, plan.replicas).shard_length();
   };
   for (const auto& unit : model.units) add(unit);
   add(model.root);
@@ -216,6 +216,10 @@ MemoryByKind predict_memory(const ModelSizes& model, const MemoryPlan& plan) {
   }
   if (plan.ranks < 1) {
     throw InvalidArgument(concat("memory plan: ranks are ", plan.ranks, "; it takes one or more"));
+  }
+  if (plan.replicas < 1 || plan.ranks % plan.replicas != 0) {
+    throw InvalidArgument(concat("memory plan: replicas are ", plan.replicas, "; the ranks, ",
+                                 plan.ranks, ", must be a multiple of them"));
   }
   const Most most = plan.stage == 0 ? most_of_ddp(model, plan) : ShardedStep(model, plan).most();
   MemoryByKind result{.parameters = most.parameters,

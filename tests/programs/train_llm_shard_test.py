@@ -117,6 +117,9 @@ class Sharded(programs.Case):
         self.assertIn("a sharded run needs a process for each of its 2 slots", refused)
         self.assertIn("compression and shard", self.one_line("-e", "other", *DATA, *SHORT, "--shard", "2",
                                                              "--compress", "int8"))
+        self.assertIn("--shard-replicas is 2 without --shard", self.one_line(*DATA, "--shard-replicas", "2"))
+        self.assertIn("replicas is 3; the number of ranks, 2, must be a multiple of it", self.one_line(
+            "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-replicas", "3", "--ranks", "2"))
         snapshots = self.run_folder("run") / "snapshots"
         self.assertEqual(self.snapshot("verify", snapshots)[0], 0)
         (snapshots / "step_40" / "model.rank_1.safetensors").unlink()

@@ -1,5 +1,7 @@
 #include "shard/flat_layout.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 using lockstep::FlatLayout;
@@ -34,7 +36,44 @@ void expect_whole(const std::vector<std::int64_t>& sizes, int ranks) {
   EXPECT_EQ(unused, 0);
 }
 
+// Every element has one place in the order of the reduction, and the shares of a part's holders, in
+// the order of copies, are the part.
+void expect_shares(const std::vector<std::int64_t>& sizes, int ranks, int replicas) {
+  const FlatLayout layout(sizes, ranks, replicas);
+  const std::int64_t share = layout.share_length();
+  const int parts = ranks / replicas;
+  ASSERT_EQ(layout.shard_length(), share * replicas);
+  ASSERT_EQ(layout.length(), share * ranks);
+  std::vector<std::int64_t> place(layout.length(), -1);
+  for (std::int64_t begin = 0; begin < layout.length(); begin += 100) {
+    const std::int64_t end = std::min(begin + 100, layout.length());
+    std::int64_t next = begin;
+    for (const FlatLayout::Stretch& each : layout.in_reduction(begin, end)) {
+      ASSERT_EQ(each.begin, next) << "in order, without holes";
+      for (std::int64_t i = 0; i < each.count; ++i) place[each.begin + i] = each.at + i;
+      next += each.count;
+    }
+    ASSERT_EQ(next, end);
+  }
+  for (int part = 0; part < parts; ++part) {
+    for (int copy = 0; copy < replicas; ++copy) {
+      const int rank = copy * parts + part;
+      const std::int64_t in_buffer = part * layout.shard_length() + copy * share;
+      for (std::int64_t i = 0; i < share; ++i) ASSERT_EQ(place[in_buffer + i], rank * share + i);
+    }
+  }
+}
+
 }  // namespace
+
+TEST(FlatLayout, ranks_reduce_shares_of_which_holders_make_their_part) {
+  for (const auto& [ranks, replicas] : {std::pair(4, 2), std::pair(6, 2), std::pair(6, 3),
+                                        std::pair(3, 3), std::pair(5, 1), std::pair(1, 1)}) {
+    expect_shares({1}, ranks, replicas);
+    expect_shares({7, 1000, 63, 65, 1, 129}, ranks, replicas);
+    expect_shares({5, 0, 10000, 3}, ranks, replicas);
+  }
+}
 
 TEST(FlatLayout, every_element_has_one_owner) {
   for (int ranks = 1; ranks <= 7; ++ranks) {

@@ -65,7 +65,8 @@ int bytes_of_type(std::optional<at::ScalarType> type, int otherwise) {
   return type ? static_cast<int>(c10::elementSize(*type)) : otherwise;
 }
 
-void expect_predicted_counts(const InitOptions& init_options, bool adds_on_receipt) {
+void expect_predicted_counts(const InitOptions& init_options, bool adds_on_receipt,
+                             int replicas = 1) {
   World world = init(init_options);
   std::vector<ShardedOptions> all;
   for (const int stage : {1, 2, 3}) {
@@ -80,12 +81,14 @@ void expect_predicted_counts(const InitOptions& init_options, bool adds_on_recei
   all.push_back({.units = {"h.*"}, .prefetch = 2});
   all.push_back({.units = {"h.*"}, .prefetch = 0, .reshard_after_forward = false});
   all.push_back({.units = {"h.*"}, .reduce_type = at::kBFloat16});
-  for (const ShardedOptions& options : all) {
+  for (ShardedOptions& options : all) {
+    options.replicas = replicas;
     const Counts found = counted(world, options, /*checkpointing=*/&options == &all.back());
     const int gather_bytes = bytes_of_type(options.gather_type, 4);
     const MemoryByKind predicted = predict_memory(
         gpt2_sizes(odd_gpt2()), {.stage = static_cast<int>(options.stage),
                                  .ranks = world.world_size(),
+                                 .replicas = replicas,
                                  .gather_bytes = gather_bytes,
                                  .reduce_bytes = bytes_of_type(options.reduce_type, gather_bytes),
                                  .prefetch = options.prefetch,
@@ -130,6 +133,18 @@ TEST(MemoryPlan, each_stage_keeps_parts_of_one_kind_more) {
   EXPECT_EQ(memory_of(2, 8).gradients, 4 * 3 * kUnit + 4 * (part - kUnit / 8));
   EXPECT_EQ(memory_of(3, 8).parameters, 4 * part + 4 * 2 * kUnit);
   EXPECT_EQ(memory_of(3, 8).gradients, memory_of(2, 8).gradients);
+}
+
+TEST(MemoryPlan, replicas_take_the_memory_of_fewer_ranks) {
+  const auto memory = [](int ranks, int replicas) {
+    return predict_memory(even_sizes(), {.stage = 3, .ranks = ranks, .replicas = replicas});
+  };
+  EXPECT_EQ(memory(8, 2).optimizer, memory(4, 1).optimizer);
+  EXPECT_EQ(memory(8, 2).parameters, memory(4, 1).parameters);
+  // Of a mean under way there is only a share.
+  EXPECT_LT(memory(8, 2).gradients, memory(4, 1).gradients);
+  EXPECT_THROW(memory(8, 3), InvalidArgument);
+  EXPECT_THROW(memory(8, 0), InvalidArgument);
 }
 
 TEST(MemoryPlan, more_ranks_and_later_stages_never_take_more) {
@@ -217,6 +232,12 @@ TEST(MemoryPlan, a_table_has_a_line_for_each_row) {
 
 RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted, 3) {
   expect_predicted_counts({}, /*adds_on_receipt=*/false);
+}
+RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_of_two_copies, 4) {
+  expect_predicted_counts({}, /*adds_on_receipt=*/false, /*replicas=*/2);
+}
+RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_of_two_copies_over_gloo, 4) {
+  expect_predicted_counts({.backend = "gloo"}, /*adds_on_receipt=*/true, /*replicas=*/2);
 }
 RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_over_gloo, 2) {
   expect_predicted_counts({.backend = "gloo"}, /*adds_on_receipt=*/true);

@@ -139,7 +139,7 @@ Weights train_in_parts(World& world, const ShardedOptions& options, const Schedu
   return weights;
 }
 
-void expect_plain_bits(const InitOptions& init_options = {}) {
+void expect_plain_bits(const InitOptions& init_options = {}, int replicas = 1) {
   World world = init(init_options);
   torch::set_num_threads(1);
   const std::vector<Types> all_types = {{at::kBFloat16, at::kBFloat16},
@@ -156,6 +156,7 @@ void expect_plain_bits(const InitOptions& init_options = {}) {
         const Weights found = train_in_parts(world,
                                              {.stage = static_cast<ShardStage>(stage),
                                               .units = {"blocks.*"},
+                                              .replicas = replicas,
                                               .gather_type = types.gather,
                                               .reduce_type = types.reduce},
                                              schedule);
@@ -183,6 +184,10 @@ RANKS_TEST(MixedTypes, three_ranks_over_gloo_have_the_bits_of_a_plain_loop, 3) {
 }
 RANKS_TEST(MixedTypes, four_ranks_have_the_bits_of_a_plain_loop, 4) {
   expect_plain_bits();
+}
+
+RANKS_TEST(MixedTypes, four_ranks_in_two_copies_have_the_bits_of_a_plain_loop, 4) {
+  expect_plain_bits({}, /*replicas=*/2);
 }
 
 RANKS_TEST(MixedTypes, memory_and_traffic_follow_the_types, 2) {

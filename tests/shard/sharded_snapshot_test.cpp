@@ -199,6 +199,49 @@ RANKS_TEST(ShardedSnapshot, of_four_ranks_in_stage_3_goes_into_any_other_run, 4)
   all.barrier();  // rank 0 removes the folder
 }
 
+// Every element is written once, whoever holds it, and goes to all who hold it.
+RANKS_TEST(ShardedSnapshot, of_two_copies_goes_into_one_and_the_reverse, 4) {
+  torch::set_num_threads(1);
+  World world = init();
+  TemporaryFolder mine;
+  for (const int replicas : {2, 4, 1}) {
+    const std::string folder = concat(folder_of_all(world, mine), replicas);
+    std::int64_t written = 0;
+    {
+      Gpt2 model = saved_gpt2();
+      ShardedDataParallel sharded(world, model, {.units = {"h.*"}, .replicas = replicas});
+      AdamW optimizer(sharded.decay_groups(kWeightDecay), {.lr = 1e-3});
+      SnapshotStore store(world, {.directory = folder});
+      take_steps(sharded, optimizer, world.rank(), 0, 2);
+      const Snapshot snapshot = sharded_snapshot(2, sharded, optimizer);
+      store.save(snapshot);
+      store.wait();
+      EXPECT_EQ(store.last_error(), "");
+      std::int64_t mine_written = 0;
+      for (const NamedParameter& each : sharded.parameters()) {
+        const auto found = snapshot.parts.at("model").tensors.find(each.name);
+        if (found != snapshot.parts.at("model").tensors.end()) {
+          mine_written += found->second.numel();
+        }
+      }
+      for (const nlohmann::json& each : world.group().all_gather_json(mine_written)) {
+        written += each.get<std::int64_t>();
+      }
+      std::int64_t all = 0;
+      for (const auto& each : model->named_parameters()) all += each.value().numel();
+      EXPECT_EQ(written, all) << replicas;
+    }
+    world.barrier();
+    const Weights plain = go_on_plainly(world, folder);
+    for (const int other : {1, 2, 4}) {
+      expect_same_weights(plain,
+                          go_on_in_parts(world, folder, {.units = {"h.*"}, .replicas = other}),
+                          concat("saved with ", replicas, " replicas, gone on with ", other));
+    }
+    world.barrier();
+  }
+}
+
 // No operation of the group tells the others: they wait for its share.
 RANKS_TEST_WITH(ShardedSnapshot, of_a_rank_that_is_gone_is_given_up, {.count = 3, .killed = {2}}) {
   torch::set_num_threads(1);

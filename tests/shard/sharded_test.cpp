@@ -5,6 +5,7 @@
 
 #include "lockstep/ddp.h"
 #include "lockstep/optimizer.h"
+#include "shard/flat_layout.h"
 #include "tests/ddp/models.h"
 #include "tests/support/ranks.h"
 
@@ -120,9 +121,13 @@ void expect_same(const Trained& expected, const Trained& found, const std::strin
   }
 }
 
-void expect_ddps_bits(const InitOptions& init_options = {}) {
+void expect_ddps_bits(const InitOptions& init_options = {}, int replicas = 1) {
   World world = init(init_options);
   torch::set_num_threads(1);
+  const auto train_sharded = [replicas](World& world, ShardedOptions options, int accumulate) {
+    options.replicas = replicas;
+    return ::train_sharded(world, options, accumulate);
+  };
   for (const int accumulate : {1, 3}) {
     const Trained expected = train_ddp(world, accumulate);
     for (const ShardStage stage :
@@ -176,6 +181,76 @@ RANKS_TEST(Sharded, four_ranks_have_ddps_bits, 4) {
 }
 RANKS_TEST(Sharded, three_ranks_over_gloo_have_ddps_bits, 3) {
   expect_ddps_bits({.backend = "gloo"});
+}
+
+RANKS_TEST(Sharded, four_ranks_in_two_copies_have_ddps_bits, 4) {
+  expect_ddps_bits({}, /*replicas=*/2);
+}
+RANKS_TEST(Sharded, two_ranks_that_hold_everything_have_ddps_bits, 2) {
+  expect_ddps_bits({}, /*replicas=*/2);
+}
+RANKS_TEST(Sharded, four_ranks_in_two_copies_over_gloo_have_ddps_bits, 4) {
+  expect_ddps_bits({.backend = "gloo"}, /*replicas=*/2);
+}
+
+// Within a copy parameters, over all ranks gradients, and between holders what they have added.
+RANKS_TEST(Sharded, replicas_send_what_two_levels_of_reduction_would, 4) {
+  World world = init();
+  auto model = make_odd();
+  ShardedDataParallel<Odd> sharded(
+      world, model, {.stage = ShardStage::gradients, .units = {"blocks.*"}, .replicas = 2});
+  AdamW optimizer(sharded.parameters(), {.lr = 1e-2});
+  sharded(batch_of(0, world.rank())).sum().backward();
+  optimizer.step();
+  const ShardedTraffic before = sharded.traffic();
+  sharded.zero_grad();
+  sharded(batch_of(1, world.rank())).sum().backward();
+  const ShardedTraffic after = sharded.traffic();
+  // What the buffers hold, gaps included: with 4 ranks a quarter of it is a share.
+  std::int64_t share = 0;
+  const auto add = [&](const std::vector<std::int64_t>& sizes) {
+    share += FlatLayout(sizes, 4, 2).share_length() * 4;
+  };
+  for (int block = 0; block < 3; ++block) add({71 * 37, 71, 37 * 71, 37, 37, 37});
+  add({13 * 37, 37, 37 * 5, 5});
+  EXPECT_EQ(after.parameters - before.parameters, 2 * share) << "one part, to one other rank";
+  // A reduce-scatter of halves in a copy is 2 shares; an all-reduce of a part between two is 2.
+  EXPECT_EQ(after.gradients - before.gradients, 4 * share);
+}
+
+RANKS_TEST(Sharded, replicas_are_clipped_by_one_norm, 4) {
+  World world = init();
+  torch::set_num_threads(1);
+  auto plain = make_odd();
+  ShardedDataParallel<Odd> parts(world, plain, {.units = {"blocks.*"}});
+  ShardedDataParallel<Odd> copies(world, make_odd(), {.units = {"blocks.*"}, .replicas = 2});
+  for (const double norm_type : {2.0, std::numeric_limits<double>::infinity()}) {
+    parts.zero_grad();
+    copies.zero_grad();
+    parts(batch_of(0, world.rank())).pow(2).sum().backward();
+    copies(batch_of(0, world.rank())).pow(2).sum().backward();
+    const ClipGradOptions options{.max_norm = 0.5, .norm_type = norm_type, .scale = 0.25};
+    const auto expected = parts.clip_grad_norm(options).item<float>();
+    const auto found = copies.clip_grad_norm(options).item<float>();
+    EXPECT_NEAR(found / expected, 1.0, 1e-5);
+    for (const nlohmann::json& each : world.group().all_gather_json(found)) {
+      EXPECT_EQ(each.get<float>(), found) << "a copy would leave the other";
+    }
+  }
+}
+
+RANKS_TEST(Sharded, replicas_that_do_not_divide_the_ranks_are_refused, 3) {
+  World world = init();
+  const auto refused = [&](auto& place, int replicas) {
+    return refusal_of(
+        [&] { ShardedDataParallel<Odd> sharded(place, make_odd(), {.replicas = replicas}); });
+  };
+  EXPECT_NE(refused(world, 2).find("replicas is 2; the number of ranks, 3, must be a multiple"),
+            std::string::npos)
+      << refused(world, 2);
+  EXPECT_NE(refused(world, 0).find("replicas is 0"), std::string::npos);
+  EXPECT_NE(refused(world.group(), 3).find("replicas is 3, which needs groups of the world"),
+            std::string::npos);
 }
 
 RANKS_TEST(Sharded, memory_is_what_the_stage_promises, 4) {
