@@ -122,7 +122,8 @@ const auto kOptions = std::to_array<OptionSpec>({
      .help = "each rank keeps a part only, of the optimizer's state (1), and of gradients (2), and of parameters (3); "
              "0: everything everywhere", .lowest = 0, .highest = 3},
     {.name = "shard-replicas", .field = &O::shard_replicas, .value = "N",
-     .help = "with --shard: how many ranks hold each part; it divides the number of ranks", .lowest = 1, .highest = 1e6},
+     .help = "with --shard: how many ranks hold each part; it divides the number of ranks. From 2 on a rank that dies is "
+             "replaced in place", .lowest = 1, .highest = 1e6},
     {.name = "defer-init", .field = &O::defer_init,
      .help = "with --shard 3: weights are made or read one after the other and cut at once, for models that no rank can hold; "
              "without validation and questions, which want the whole model"},

@@ -52,7 +52,10 @@ class StepTransactions {
     /// is called, this rank's reductions of the step have completed. `apply` must not communicate,
     /// and should check what it can before its first change: if it throws, the step counts as
     /// committed, because half a change cannot be taken back.
-    void commit(const std::function<void()>& apply);
+    ///
+    /// `agree`, where it is given, runs in between: this rank has all that `apply` needs, and may
+    /// communicate once more. If it throws, the step has not been committed.
+    void commit(const std::function<void()>& apply, const std::function<void()>& agree = {});
 
     /// As if the step had not begun.
     void abort();

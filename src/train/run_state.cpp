@@ -59,19 +59,30 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sha
 }
 
 Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
-  Snapshot snapshot{
-      .step = position.step, .epoch = epoch, .slots = share.slots, .seed = options_.seed};
+  Snapshot snapshot = values(share, epoch);
   if (sharded_ != nullptr) {
     snapshot.parts["model"] = sharded_->state();
     snapshot.parts["optimizer"] = sharded_->optimizer_state(*optimizer_);
   } else {
-    snapshot.parts["model"] = module_state(*module_);
-    snapshot.parts["optimizer"] = optimizer_->state();
+    snapshot.parts.merge(parts().parts);
   }
+  return snapshot;
+}
+
+Snapshot RunState::parts() const {
+  Snapshot snapshot;
+  snapshot.parts["model"] = sharded_ != nullptr ? sharded_->held_state() : module_state(*module_);
+  snapshot.parts["optimizer"] = optimizer_->state();
+  if (ema_) snapshot.parts["ema"] = ema_->state();
+  return snapshot;
+}
+
+Snapshot RunState::values(const SlotShare& share, std::int64_t epoch) const {
+  Snapshot snapshot{
+      .step = position.step, .epoch = epoch, .slots = share.slots, .seed = options_.seed};
   snapshot.parts["schedule"] = schedule_.state();
   snapshot.parts["watch"] = watch_.state();
   if (scaler_) snapshot.parts["scaler"] = scaler_->state();
-  if (ema_) snapshot.parts["ema"] = ema_->state();
   if (compression_) snapshot.parts["compression"] = compression_->state();
   snapshot.parts["trainer"].values = {{"step", position.step},
                                       {"epoch", position.epoch},
@@ -96,7 +107,8 @@ void RunState::load_optimizer(const State& state) {
   optimizer_->load_state(state);
 }
 
-std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::string& directory) {
+const nlohmann::json& RunState::checked_values(const Snapshot& snapshot,
+                                               const std::string& directory) const {
   const nlohmann::json& values = part(snapshot, "trainer").values;
   if (values.at("accumulate") != options_.accumulate) {
     throw InvalidArgument(concat(
@@ -107,12 +119,23 @@ std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::
     throw InvalidArgument(concat("seed is ", options_.seed, ", but the run in ", directory,
                                  " was made with ", snapshot.seed));
   }
+  return values;
+}
+
+std::vector<std::string> RunState::restore(const Snapshot& snapshot, const std::string& directory) {
+  checked_values(snapshot, directory);
   load_model(part(snapshot, "model"));
   load_optimizer(part(snapshot, "optimizer"));
+  if (ema_) ema_->load_state(part(snapshot, "ema"));
+  return restore_values(snapshot, directory);
+}
+
+std::vector<std::string> RunState::restore_values(const Snapshot& snapshot,
+                                                  const std::string& directory) {
+  const nlohmann::json& values = checked_values(snapshot, directory);
   schedule_.load_state(part(snapshot, "schedule"));
   watch_.load_state(part(snapshot, "watch"));
   if (scaler_) scaler_->load_state(part(snapshot, "scaler"));
-  if (ema_) ema_->load_state(part(snapshot, "ema"));
   if (compression_) compression_->load_state(part(snapshot, "compression"));
   std::vector<std::string> notes;
   for (const auto& callback : options_.callbacks) {

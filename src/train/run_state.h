@@ -50,15 +50,26 @@ class RunState {
   /// calls it.
   Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
 
+  /// The same in two pieces, for processes that take over what others have. No rank need call them
+  /// together. What is the same on all ranks, whatever each of them holds of the model:
+  Snapshot values(const SlotShare& share, std::int64_t epoch) const;
+  /// And what this rank holds of the model and the optimizer's state.
+  Snapshot parts() const;
+
   /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run;
   /// `directory` is for that message. Returns lines about what the snapshot did not have.
   std::vector<std::string> restore(const Snapshot& snapshot, const std::string& directory);
+
+  /// The same for values() alone.
+  std::vector<std::string> restore_values(const Snapshot& snapshot, const std::string& directory);
 
   /// Takes over what TrainerOptions::initial says. Throws InvalidArgument.
   void begin_with(const Snapshot& snapshot);
 
  private:
   const TrainerOptions& options_;
+  const nlohmann::json& checked_values(const Snapshot& snapshot,
+                                       const std::string& directory) const;
   void load_model(const State& state);
   void load_optimizer(const State& state);
 

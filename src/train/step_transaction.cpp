@@ -95,10 +95,12 @@ void StepTransactions::Step::next_slot() {
   Impl::copy(impl.buffers, impl.committed);
 }
 
-void StepTransactions::Step::commit(const std::function<void()>& apply) {
+void StepTransactions::Step::commit(const std::function<void()>& apply,
+                                    const std::function<void()>& agree) {
   LOCKSTEP_CHECK(owner_, "commit() after the step has ended");
   Impl& impl = *owner_->impl_;
   impl.share_buffers();  // may fail; then the step is aborted by whoever catches
+  if (agree) agree();    // likewise
   owner_ = nullptr;
   impl.running = false;
   apply();

@@ -87,11 +87,13 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   assume_role();
   if (world_.joins()) {
     recovers_ = true;
+    agrees_to_updates_ = options_.shard.has_value();
     carry_over(/*formed=*/true);
   } else {
     find_place();
     make_step_parts(/*formed_again=*/false);
     has_state_ = true;
+    agrees_to_updates_ = all_agree_to_updates();
   }
   StepProfilerOptions profile = options_.profile;
   profile.rank = slot_of(world_);  // two ranks of different memberships may be the same

@@ -70,6 +70,7 @@ class TrainerCore {
   bool is_deferred() const;
   void spread_model();
   std::optional<Snapshot> find_snapshot();
+  std::string who_has_a_dead_ranks_part() const;
 
   // trainer_step.cpp: a step
   void train_step(const std::vector<StepBatch>& batches);
@@ -113,16 +114,34 @@ class TrainerCore {
   bool others_were_lost();
   void carry_over(bool formed);
   void agree_on_state(std::chrono::steady_clock::duration forming);
+  /// How the ranks have come to the same state.
+  struct Takeover {
+    int source = 0;         // whose values all have
+    bool takes = false;     // this rank has taken tensors
+    std::size_t bytes = 0;  // that this rank, who speaks for them, has given each of `takers`
+    std::vector<int> takers = {};
+    std::vector<int> like = {};  // for each rank: whose tensors it has
+  };
+  Takeover take_over();
+  void adopt(const nlohmann::json& values);
   Snapshot give_up_state(const StateOffer& offer);
   void take_state(Snapshot state, const nlohmann::json& data);
+  void take_values(Snapshot state);
   nlohmann::json progress_values() const;
   void take_progress_values(const nlohmann::json& values);
   bool save_was_lost() const;
   void readmit_to_snapshots(bool takes);
-  void verify_state(int source);
+  void verify_state(const Takeover& taken);
+
+  // trainer_shard_recovery.cpp: the same where each rank keeps a part
+  bool all_agree_to_updates();
+  void agree_to_update(const StepArguments& arguments);
+  void make_prepared_update();
+  Takeover take_over_parts();
 
   // trainer_replicas.cpp: whether all ranks have the same state
   std::string fingerprint() const;
+  std::string part_fingerprint() const;
   bool compares_after(std::int64_t step) const;
   void compare_replicas();
   [[noreturn]] void reject_replicas(const std::vector<int>& wrong, const std::string& what);
@@ -166,6 +185,14 @@ class TrainerCore {
   };
   Duties duties_;
   std::int64_t commits_ = 0;
+  std::int64_t updates_ = 0;  // those commits that have changed parameters
+  /// All that an update needs, from when all ranks are asked for theirs until it is made.
+  struct PreparedUpdate {
+    StepArguments arguments;
+    std::vector<at::Tensor> buffers;  // as they will be
+  };
+  std::optional<PreparedUpdate> prepared_;
+  bool agrees_to_updates_ = false;
   RunJournal journal_;
   bool has_state_ = false;       // false: this process has yet to take it from the others
   bool state_given_up_ = false;  // a transfer into it has begun and not ended

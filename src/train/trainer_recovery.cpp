@@ -46,7 +46,7 @@ bool TrainerCore::recoverable() {
   const bool replayable =
       task_.data().replayable() && (evaluation_ == nullptr || evaluation_->data().replayable());
   if (!replayable) obstacle = "the data comes from a source that cannot deliver a batch again";
-  if (task_.sharded() != nullptr) {
+  if (task_.sharded() != nullptr && options_.shard->replicas < 2) {
     obstacle =
         "its part of the model is nowhere else; all ranks go on from the newest snapshot instead, "
         "as often as --max-restarts allows";
@@ -60,6 +60,7 @@ bool TrainerCore::recoverable() {
     }
     return false;
   }
+  if (task_.sharded() != nullptr && can_recover(world_)) say(who_has_a_dead_ranks_part());
   if (const auto& compression = state_->compression();
       compression && keeps_error(options_.compression) && !compression->place().mirrored &&
       share_.slots > 1 && can_recover(world_)) {
@@ -114,9 +115,38 @@ void TrainerCore::carry_over(bool formed) {
 void TrainerCore::agree_on_state(Clock::duration forming) {
   const auto begin = Clock::now();
   curves_.flush();  // another process may have to go on with its file
+  const Takeover taken = task_.sharded() != nullptr ? take_over_parts() : take_over();
+  const auto transferred = Clock::now();
+  readmit_to_snapshots(taken.takes);
+  verify_state(taken);
+  join_group(*module_, world_.group());
+  make_step_parts(/*formed_again=*/true);
+  has_state_ = true;
+  save_in_doubt_ = false;
+  const auto ms = [](Clock::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  curves_.event("recovered", {{"step", state_->position.step},
+                              {"world_size", world_.world_size()},
+                              {"epoch", world_.epoch()},
+                              {"took_state", taken.takes},
+                              {"bytes_sent", taken.bytes},
+                              {"forming_ms", ms(forming)},
+                              {"transfer_ms", ms(transferred - begin)},
+                              {"check_ms", ms(Clock::now() - transferred)}});
+  if (taken.bytes > 0) {
+    warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(taken.takers),
+                task_.sharded() != nullptr ? " its part of the state" : " its state",
+                ": formed again in ", milliseconds_text(forming), ", ",
+                short_number(static_cast<double>(taken.bytes)), "B sent in ",
+                milliseconds_text(transferred - begin), ", checked in ",
+                milliseconds_text(Clock::now() - transferred)));
+  }
+  commit_to_recovery(world_, state_->position.step);
+}
+
+TrainerCore::Takeover TrainerCore::take_over() {
   ProcessGroup& group = world_.group();
-  const bool had_state = has_state_;
-  const std::int64_t had_commits = commits_;
   const bool is_whole = has_state_ && !state_given_up_;
   const Standing standing =
       compare_commits(group, is_whole ? std::optional(commits_) : std::nullopt);
@@ -130,43 +160,28 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
                  .give_up = [this](const StateOffer& offer) { return give_up_state(offer); }});
 
   // Up to the next collective nothing can come between.
-  const auto transferred = Clock::now();
   const bool takes = standing.takes(group.rank());
   if (takes) take_state(std::move(handed.state), handed.values.at("data"));
-  if (had_state) share_out_again();
-  take_progress_values(handed.values);
+  adopt(handed.values);
+  return {.source = standing.source,
+          .takes = takes,
+          .bytes = handed.bytes,
+          .takers = standing.takers,
+          .like = std::vector<int>(static_cast<std::size_t>(group.size()), standing.source)};
+}
+
+// The values that a run has beside its state, and whom and what follows from them.
+void TrainerCore::adopt(const json& values) {
+  const std::int64_t had_commits = commits_;
+  if (has_state_) share_out_again();
+  take_progress_values(values);
   assume_role();
   curves_.stand_back(is_main());
   for (const RunEvent& event : journal_.events()) {
-    if (had_state && event.commit > had_commits) tell(event);
+    if (has_state_ && event.commit > had_commits) tell(event);
   }
   curves_.follow(is_main(), {.lines = log_lines_, .step = state_->position.step}, journal_);
   introduce_tracker();
-  readmit_to_snapshots(takes);
-  verify_state(standing.source);
-  join_group(*module_, group);
-  make_step_parts(/*formed_again=*/true);
-  has_state_ = true;
-  save_in_doubt_ = false;
-  const auto ms = [](Clock::duration time) {
-    return std::chrono::duration<double, std::milli>(time).count();
-  };
-  curves_.event("recovered", {{"step", state_->position.step},
-                              {"world_size", world_.world_size()},
-                              {"epoch", world_.epoch()},
-                              {"took_state", takes},
-                              {"bytes_sent", handed.bytes},
-                              {"forming_ms", ms(forming)},
-                              {"transfer_ms", ms(transferred - begin)},
-                              {"check_ms", ms(Clock::now() - transferred)}});
-  if (handed.bytes > 0) {
-    warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(standing.takers),
-                " its state: formed again in ", milliseconds_text(forming), ", ",
-                short_number(static_cast<double>(handed.bytes)), "B sent in ",
-                milliseconds_text(transferred - begin), ", checked in ",
-                milliseconds_text(Clock::now() - transferred)));
-  }
-  commit_to_recovery(world_, state_->position.step);
 }
 
 // What is received goes straight into place where there is nothing to lose, or no memory for both.
@@ -174,11 +189,7 @@ Snapshot TrainerCore::give_up_state(const StateOffer& offer) {
   if (has_state_ && offer.fits_in_memory()) return {};
   if (!has_state_) make_room(state_->optimizer(), offer.part("optimizer"));
   state_given_up_ = true;
-  Snapshot own = state_->snapshot(share_, world_.epoch());
-  std::erase_if(own.parts, [](const auto& part) {
-    return part.first != "model" && part.first != "optimizer" && part.first != "ema";
-  });
-  return own;
+  return state_->parts();
 }
 
 void TrainerCore::take_state(Snapshot state, const json& data) {
@@ -197,11 +208,18 @@ void TrainerCore::take_state(Snapshot state, const json& data) {
   state_given_up_ = false;
 }
 
+// Of a sharded run, where this rank has the part that belongs to them.
+void TrainerCore::take_values(Snapshot state) {
+  erase_callback_parts(state);
+  state_->restore_values(state, "the other ranks' memory");
+}
+
 // What a run knows beside its state, the same on every rank.
 json TrainerCore::progress_values() const {
   json saved;
   if (saved_) saved = {saved_->first, saved_->second};
   return {{"commits", commits_},
+          {"updates", updates_},
           {"duties", {duties_.compare, duties_.evaluate, duties_.save, duties_.best}},
           {"reason", reason_json(reason_)},
           {"stop_after_step", reason_json(stop_after_step_)},
@@ -220,6 +238,7 @@ json TrainerCore::progress_values() const {
 
 void TrainerCore::take_progress_values(const json& values) {
   commits_ = values.at("commits");
+  updates_ = values.at("updates");
   const json& duties = values.at("duties");
   duties_ = {.compare = duties.at(0),
              .evaluate = duties.at(1),
@@ -273,18 +292,21 @@ void TrainerCore::readmit_to_snapshots(bool takes) {
   } else {
     open_snapshots();
   }
-  save_in_doubt_ = save_in_doubt_ || takes || !wrote;
+  // What all ranks were writing is lost with one of them.
+  save_in_doubt_ = save_in_doubt_ || takes || !wrote || task_.sharded() != nullptr;
 }
 
-void TrainerCore::verify_state(int source) {
-  const std::string mine = fingerprint();
+void TrainerCore::verify_state(const Takeover& taken) {
+  const std::string mine = fingerprint(), part = part_fingerprint();
   const bool save_again = save_in_doubt_ && save_was_lost();
   const auto all = world_.group().all_gather_json(
-      {{"state", mine}, {"commits", commits_}, {"save_again", save_again}});
+      {{"state", mine}, {"part", part}, {"commits", commits_}, {"save_again", save_again}});
   std::vector<int> different;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const json& expected = all[static_cast<std::size_t>(source)];
+    const json& expected = all[static_cast<std::size_t>(taken.source)];
+    const json& holder = all[static_cast<std::size_t>(taken.like[rank])];
     const bool same = all[rank].at("state") == expected.at("state") &&
+                      all[rank].at("part") == holder.at("part") &&
                       all[rank].at("commits") == expected.at("commits");
     if (!same) different.push_back(static_cast<int>(rank));
     if (!all[rank].at("save_again").get<bool>()) continue;
@@ -293,7 +315,8 @@ void TrainerCore::verify_state(int source) {
   }
   if (!different.empty()) {
     reject_replicas(different, concat("step ", state_->position.step, ": the state of ",
-                                      list_ranks(different), " is not that of rank ", source));
+                                      list_ranks(different), " is not that of rank ",
+                                      taken.like[static_cast<std::size_t>(different.front())]));
   }
 }
 

@@ -10,13 +10,27 @@
 #include "train/trainer_core.h"
 
 namespace lockstep {
+namespace {
+
+Snapshot tensors_to_compare(const RunState& run) {
+  Snapshot state = run.parts();
+  state.parts["optimizer"].values = nlohmann::json::object();  // the rate is set before each step
+  return state;
+}
+
+}  // namespace
 
 // Of everything that all ranks have in common.
 std::string TrainerCore::fingerprint() const {
-  Snapshot state = state_->snapshot(share_, world_.epoch());
-  erase_callback_parts(state);                                 // rank 0's counts
-  state.parts["optimizer"].values = nlohmann::json::object();  // the rate is set before each step
+  Snapshot state = state_->values(share_, world_.epoch());
+  erase_callback_parts(state);  // rank 0's counts
+  if (!options_.shard) state.parts.merge(tensors_to_compare(*state_).parts);
   return checksum_text(state_checksum(state));
+}
+
+// Of what a rank of a sharded run has in common with those that hold the same part.
+std::string TrainerCore::part_fingerprint() const {
+  return options_.shard ? checksum_text(state_checksum(tensors_to_compare(*state_))) : "";
 }
 
 bool TrainerCore::compares_after(std::int64_t step) const {

@@ -311,11 +311,11 @@ void TrainerCore::finish() {
   } else if (snapshots_) {
     await_disk();
   }
-  // No rank leaves before all have done their last step, or the slow ones would miss a peer.
-  world_.barrier();
   if (ShardedEngine* sharded = task_.sharded(); sharded != nullptr && options_.gather_at_end) {
     sharded->keep_whole();
   }
+  // No rank leaves before all have done their last step, or the slow ones would miss a peer.
+  world_.barrier();
   ended_ = true;
   end_recovery(world_, position.step);
   result_.reason = *reason_;

@@ -18,7 +18,7 @@ void TrainerCore::check_shard() const {
   if (!options_.ddp.ignored.empty()) {
     throw InvalidArgument("Trainer: ddp.ignored has no meaning with shard");
   }
-  if (world_.joins()) {
+  if (world_.joins() && options_.shard->replicas < 2) {
     throw InvalidArgument("Trainer: a process cannot take the place of one of a sharded run");
   }
 }
@@ -39,9 +39,15 @@ void TrainerCore::spread_model() {
   if (!world_.joins() && !deferred) broadcast_module(world_.group(), *module_);
   if (!options_.shard) return;
   ShardedOptions shard = *options_.shard;
-  shard.init_sync = deferred;  // otherwise just done
+  shard.init_sync = deferred && !world_.joins();  // otherwise just done, or not asked for
   shard.device = world_.device();
   task_.shard(world_, shard);
+}
+
+std::string TrainerCore::who_has_a_dead_ranks_part() const {
+  const int parts = world_.world_size() / options_.shard->replicas;
+  return concat("lockstep: a rank that dies is replaced in place: its part is also on ",
+                options_.shard->replicas - 1, " other rank(s), as rank 0's is on rank ", parts);
 }
 
 std::optional<Snapshot> TrainerCore::find_snapshot() {

@@ -142,7 +142,7 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
 
 void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArguments& arguments) {
   if (const auto& compression = state_->compression()) compression->mirror(world_.group());
-  transaction.commit([&] {
+  const auto update = [&] {
     if (const auto& compression = state_->compression()) compression->commit();
     if (GradScaler* scaler = state_->scaler()) {
       scaler->step(state_->optimizer());
@@ -151,7 +151,11 @@ void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArg
       state_->optimizer().step(arguments);
     }
     if (Ema* ema = state_->ema()) ema->update();
-  });
+    ++updates_;
+    prepared_.reset();
+  };
+  if (!agrees_to_updates_) return transaction.commit(update);
+  transaction.commit(update, [&] { agree_to_update(arguments); });
 }
 
 // The step's data has been used, whether or not it was committed.

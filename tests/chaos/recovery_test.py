@@ -3,7 +3,7 @@ run that nothing happened to.
 
 recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
-Both take --spares N.
+Both take --spares N, and --shard STAGE with --replicas N for a sharded run.
 """
 
 import argparse
@@ -56,6 +56,10 @@ class Run:
                            PROCESS_IDS=str(self.folder / "ids"),
                            KILL_ONCE=str(self.folder / "killed"),
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"))
+        if self.arguments.shard:
+            environment |= {"SHARD": str(self.arguments.shard),
+                            "REPLICAS": str(self.arguments.replicas),
+                            "MODEL": self.arguments.model}
         environment |= {name: str(value) for name, value in self.settings.items()}
         environment.pop("LOCKSTEP_RUN_DIR", None)
         return environment
@@ -119,7 +123,12 @@ class Run:
 
 def compare(name, run, undisturbed):
     expected, found = undisturbed.files(), run.files()
-    assert {"model.safetensors", "optimizer.safetensors", "ema.safetensors"} <= set(expected)
+    if run.arguments.shard:
+        parts = {f"{part}.rank_{rank}.safetensors"
+                 for part in ("model", "optimizer") for rank in range(run.ranks)}
+        assert parts <= set(expected), sorted(expected)
+    else:
+        assert {"model.safetensors", "optimizer.safetensors", "ema.safetensors"} <= set(expected)
 
     def fail(what):
         raise SystemExit(f"{name}: {what}\n{run.text()}")
@@ -147,6 +156,40 @@ def check_the_loop_was_found(name, run, settings):
     stack = hangs[0]["stack"]
     if "loop_for_ever()" not in stack and "not permitted" not in stack:
         raise SystemExit(f"{name}: the stack does not show the loop: {stack}")
+
+
+def sharded_cases(ranks):
+    """Deaths around the agreement that comes before each update, with two ranks that hold the same
+    part each: 0 and 1, or 0 and 2, and 1 and 3."""
+    last = ranks - 1
+    cases = {
+        "before the agreement": {"KILL_BEFORE_AGREEMENT": 9, "KILL_RANK": last},
+        "rank 0 before the agreement": {"KILL_BEFORE_AGREEMENT": 9, "KILL_RANK": 0},
+        "after the agreement": {"KILL_AFTER_AGREEMENT": 9, "KILL_RANK": last},
+        "rank 0 after the agreement": {"KILL_AFTER_AGREEMENT": 10, "KILL_RANK": 0},
+    }
+    if ranks == 4:
+        cases |= {
+            # Rank 0 has made the update, the holders of the other part have not.
+            "with all holders of a part behind": {"KILL_AT_STEP": 10, "KILL_RANK": 2,
+                                                  "HELD_IN_AGREEMENT": 9, "HELD_RANKS": "13",
+                                                  "AHEAD_RANKS": "0"},
+            "with those behind that hold its part": {"KILL_AT_STEP": 10, "KILL_RANK": 2,
+                                                     "HELD_IN_AGREEMENT": 9, "HELD_RANKS": "0",
+                                                     "AHEAD_RANKS": "13"},
+            "together with a holder of another part": {"KILL_IN_STEP": 9, "KILL_RANK": 3,
+                                                       "KILL_RANK_TOO": 0},
+            "together with the other holder of its part": {
+                "KILL_IN_STEP": 13, "KILL_RANK": 3, "KILL_RANK_TOO": 1,
+                "options": ["--max-restarts", "3"]},
+        }
+    return cases
+
+
+def check_who_has_the_part(name, run):
+    line = "a rank that dies is replaced in place: its part is also on 1 other rank(s), as rank 0's"
+    if line not in run.text():
+        raise SystemExit(f"{name}: nobody says whether a rank can be replaced\n{run.text()}")
 
 
 def phases(arguments, ranks, folder):
@@ -178,7 +221,9 @@ def phases(arguments, ranks, folder):
         "in an endless loop": {"LOOP_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3},
         "rank 0 in an endless loop": {"LOOP_IN_STEP": 10, "KILL_RANK": 0, "hang_timeout": 3},
     }
-    if ranks > 2:
+    if arguments.shard:
+        cases |= sharded_cases(ranks)
+    elif ranks > 2:
         cases |= {
             "together with rank 0 in a step": {"KILL_IN_STEP": 11, "KILL_RANK": last,
                                                "KILL_RANK_TOO": 0},
@@ -198,6 +243,18 @@ def phases(arguments, ranks, folder):
             raise SystemExit(f"{name}: the replacement was not killed")
         if "KILL_RANK_TOO" in settings and not (run.folder / "killed_too").exists():
             raise SystemExit(f"{name}: only one was killed")
+        for mark, key in (("held", "HELD_RANKS"), ("ahead", "AHEAD_RANKS")):
+            for rank in settings.get(key, ""):
+                if not (run.folder / f"killed_{mark}_{rank}").exists():
+                    raise SystemExit(f"{name}: rank {rank} was not {mark}")
+        if arguments.shard:
+            check_who_has_the_part(name, run)
+        if "options" in settings:
+            if "is lost with them" not in run.text():
+                raise SystemExit(f"{name}: nobody says that a part is lost\n{run.text()}")
+            compare(name, run, undisturbed)
+            print(f"{name}: equal, from the newest snapshot", flush=True)
+            continue
         if not run.recoveries():
             raise SystemExit(f"{name}: the launcher says nothing of a recovery\n{run.text()}")
         if "FLIP_AT_STEP" in settings and (
@@ -272,6 +329,8 @@ def main():
     parser.add_argument("--steps-between", type=int, default=20)
     parser.add_argument("--slow-ms", type=int, default=2)
     parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument("--shard", type=int, default=0, help="the stage")
+    parser.add_argument("--replicas", type=int, default=2, help="with --shard")
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     print(f"seed {arguments.seed}", flush=True)

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include "lockstep/error.h"
@@ -123,6 +124,7 @@ class Killer : public lockstep::Callback {
 
   void on_start(std::int64_t step) override { step_ = step; }
   void on_step(const lockstep::StepReport& report) override {
+    if (report.step == number("HELD_IN_AGREEMENT", -2) + 1) await_those_ahead();
     if (report.step == number("KILL_AT_STEP", -1)) die();
     if (report.step == number("FLIP_AT_STEP", -1) && is_victim()) flip_a_bit(module_);
     forwards_ = 0;
@@ -151,9 +153,78 @@ class Killer : public lockstep::Callback {
     if (step_ >= number("KILL_IN_EVALUATION", 1 << 30)) die();
   }
 
+  /// Of a sharded run: all ranks agree, in a barrier, that each has what the update of its part
+  /// needs. KILL_BEFORE_AGREEMENT and KILL_AFTER_AGREEMENT name a step, and HELD_IN_AGREEMENT a
+  /// step in which the ranks of HELD_RANKS do not learn that all have come.
+  void before_barrier(lockstep::World& world) {
+    if (step_ == number("KILL_BEFORE_AGREEMENT", -1)) die();
+    const bool holds = step_ == number("HELD_IN_AGREEMENT", -1) &&
+                       setting("HELD_RANKS", "").find(slot()) != std::string::npos;
+    const std::string mark = setting("KILL_ONCE", "") + "_held_" + slot();
+    if (!holds || ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
+    try {
+      world.barrier();  // the others' agreement
+      world.barrier();  // to which nobody comes: the launcher's word ends it
+    } catch (const std::exception&) {
+    }
+  }
+  void after_barrier() {
+    if (step_ == number("KILL_AFTER_AGREEMENT", -1)) die();
+  }
+
  private:
+  static std::string ahead_mark(const std::string& rank) {
+    return setting("KILL_ONCE", "") + "_ahead_" + rank;
+  }
+  /// The one that dies while others are held does so when all those that are not have committed.
+  static void await_those_ahead() {
+    std::ofstream(ahead_mark(slot())).flush();
+    if (slot() != setting("KILL_RANK", "")) return;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    for (const char rank : setting("AHEAD_RANKS", "")) {
+      while (::access(ahead_mark(std::string(1, rank)).c_str(), F_OK) != 0 &&
+             std::chrono::steady_clock::now() < limit) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
   const torch::nn::Module& module_;
   std::int64_t forwards_ = 0, step_ = 0;
+};
+
+/// Calls the killer around each barrier of this thread, as long as it lives.
+class BarrierWatch {
+ public:
+  BarrierWatch(Killer& killer, lockstep::World& world) {
+    killer_ = &killer;
+    world_ = &world;
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(&before, &after).scopes({at::RecordScope::FUNCTION}));
+  }
+  BarrierWatch(const BarrierWatch&) = delete;
+  BarrierWatch& operator=(const BarrierWatch&) = delete;
+  ~BarrierWatch() { at::removeCallback(handle_); }
+
+ private:
+  static bool is_barrier(const at::RecordFunction& function) {
+    return !busy_ && std::string(function.name()) == "c10d::barrier";
+  }
+  static std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& function) {
+    if (!is_barrier(function)) return nullptr;
+    busy_ = true;
+    killer_->before_barrier(*world_);
+    busy_ = false;
+    return nullptr;
+  }
+  static void after(const at::RecordFunction& function, at::ObserverContext*) {
+    if (is_barrier(function)) killer_->after_barrier();
+  }
+
+  static inline Killer* killer_ = nullptr;
+  static inline lockstep::World* world_ = nullptr;
+  static inline thread_local bool busy_ = false;
+  at::CallbackHandle handle_ = 0;
 };
 
 /// For whoever kills from outside.
@@ -196,6 +267,16 @@ lockstep::TrackingOptions tracking() {
   lockstep::TrackingOptions tracking;
   lockstep::choose_sinks(tracking, setting("TRACK", ""));
   return tracking;
+}
+
+/// SHARD: the stage; REPLICAS: how many ranks hold a part.
+void shard(lockstep::TrainerOptions& options, const std::vector<std::string>& units) {
+  const std::int64_t stage = number("SHARD", 0);
+  if (stage == 0) return;
+  options.ema_decay = 0;
+  options.shard = lockstep::ShardedOptions{.stage = static_cast<lockstep::ShardStage>(stage),
+                                           .units = units,
+                                           .replicas = static_cast<int>(number("REPLICAS", 1))};
 }
 
 lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
@@ -243,7 +324,9 @@ int run_gpt() {
   lockstep::TrainerOptions options = options_for(killer);
   options.precision =
       lockstep::Precision::float32;  // many CPUs are very slow with larger bf16 products
+  shard(options, {"h.*"});
   lockstep::World world = make_world();
+  const BarrierWatch watch(*killer, world);
   lockstep::Trainer trainer(world, options);
   trainer.fit(
       model, data,
@@ -298,8 +381,11 @@ int run() {
     const auto error = (model(batch.first).to(torch::kFloat) - batch.second).square() * mask;
     return lockstep::LossSum{.sum = error.sum(), .count = mask.sum().template item<double>() + 1};
   };
+  lockstep::TrainerOptions options = options_for(killer);
+  shard(options, {});
   lockstep::World world = make_world();
-  lockstep::Trainer trainer(world, options_for(killer));
+  const BarrierWatch watch(*killer, world);
+  lockstep::Trainer trainer(world, options);
   const lockstep::Evaluation evaluation{held_out, [&](auto& model, const auto& batch) {
                                           killer->on_metrics();
                                           return torch::mse_loss(model(batch.first), batch.second);
