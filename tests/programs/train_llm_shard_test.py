@@ -91,10 +91,23 @@ class Sharded(programs.Case):
         self.train("killed", *options, ranks=2)
         self.assertEqual(self.files("killed", 40), expected)
 
+        said = self.kill_rank_1(options, expected, ranks=2, launch=("--max-restarts", "1"))
+        self.assertIn("a rank that dies cannot be replaced in place: its part of the model is nowhere else; "
+                      "all ranks go on from the newest snapshot instead", said)
+
+    def test_a_rank_that_dies_is_replaced_where_another_holds_its_part(self):
+        options = (*SHORT, "--shard", "3", "--shard-replicas", "2", "--eval-fraction", "0.1", "--grad-clip", "1")
+        self.train("whole", *options, ranks=4)
+        said = self.kill_rank_1(options, self.files("whole", 40), ranks=4, launch=("--max-restarts", "0"))
+        self.assertIn("a rank that dies is replaced in place: its part is also on 1 other rank(s)", said)
+        self.assertIn("rank 3 gave rank 1 its part of the state", said)
+
+    def kill_rank_1(self, options, expected, ranks, launch):
+        """What a run said that went on, to the files that are expected, after it had lost a rank."""
         for attempt in range(5):  # the run may be quicker than the kill
-            name = f"one_died_{attempt}"
-            process = self.start("-e", name, *DATA, *options, ranks=2,
-                                 launch=("--max-restarts", "1", "--run-dir", str(self.folder / f"job_{attempt}")))
+            name, job = f"one_died_{attempt}", self.folder / f"job_{attempt}"
+            process = self.start("-e", name, *DATA, *options, ranks=ranks,
+                                 launch=(*launch, "--run-dir", str(job)))
             try:
                 self.wait_for(self.run_folder(name) / "snapshots" / "step_10", process)
                 rank = self.process_of(1)
@@ -104,11 +117,9 @@ class Sharded(programs.Case):
             finally:
                 out, err = self.finish(process)
             self.assertEqual(process.returncode, 0, out + err)
-            self.assertIn("a rank that dies cannot be replaced in place: its part of the model is nowhere else; "
-                          "all ranks go on from the newest snapshot instead", err + out)
             self.assertEqual(self.files(name, 40), expected)
-            if "SIGKILL" in (self.folder / f"job_{attempt}" / "events.jsonl").read_text():
-                return
+            if "SIGKILL" in (job / "events.jsonl").read_text():
+                return err + out
         self.fail("no rank was killed in time")
 
     def test_what_does_not_fit_or_is_damaged_is_said_in_one_line(self):
@@ -118,8 +129,8 @@ class Sharded(programs.Case):
         self.assertIn("compression and shard", self.one_line("-e", "other", *DATA, *SHORT, "--shard", "2",
                                                              "--compress", "int8"))
         self.assertIn("--shard-replicas is 2 without --shard", self.one_line(*DATA, "--shard-replicas", "2"))
-        self.assertIn("replicas is 3; the number of ranks, 2, must be a multiple of it", self.one_line(
-            "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-replicas", "3", "--ranks", "2"))
+        self.assertIn("replicas is 3; the number of ranks, 1, must be a multiple of it", self.one_line(
+            "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-replicas", "3", "--ranks", "1"))
         snapshots = self.run_folder("run") / "snapshots"
         self.assertEqual(self.snapshot("verify", snapshots)[0], 0)
         (snapshots / "step_40" / "model.rank_1.safetensors").unlink()
