@@ -75,6 +75,11 @@ void check(const Options& options, Command command) {
   if (options.from_scratch && options.model_name.empty()) {
     throw InvalidArgument("--from-scratch needs --model-name; without one all weights are new");
   }
+  if (options.dtype == "bf16-mixed" && options.shard == 0) {
+    throw InvalidArgument(
+        "--dtype is bf16-mixed, which is for sharded runs; give --shard 1, 2 or 3, or --dtype "
+        "bf16-autocast");
+  }
   if (options.defer_init && options.shard != 3) {
     throw InvalidArgument(concat("--defer-init needs --shard 3, and --shard is ", options.shard));
   }

@@ -89,7 +89,8 @@ const auto kOptions = std::to_array<OptionSpec>({
     {.name = "epsilon", .field = &O::epsilon, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 1},
     {.name = "dtype", .field = &O::dtype, .value = "TYPE",
      .help = "bf16: weights and all (the tutorial's way); bf16-autocast: float32 weights, products in bfloat16; "
-             "fp16: the same in float16 with a gradient scaler; fp32", .choices = "bf16|bf16-autocast|fp16|fp32"},
+             "bf16-mixed: with --shard, parts in float32, computed with and sent in bfloat16, gradients added in float32; "
+             "fp16: as bf16-autocast in float16 with a gradient scaler; fp32", .choices = "bf16|bf16-autocast|bf16-mixed|fp16|fp32"},
     {.name = "activation-checkpointing", .field = &O::activation_checkpointing,
      .help = "compute activations a second time in backward: less memory, a third more time"},
     {.name = "seed", .field = &O::seed, .value = "N", .help = "of weights, order of the data and dropout; sampling",

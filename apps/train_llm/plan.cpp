@@ -31,14 +31,24 @@ lockstep::Gpt2Config planned_config(const Options& options) {
   return model_config(options, entries);
 }
 
+/// Bytes of an element.
 struct Widths {
-  int weights = 4, products = 4;
+  int parts = 4;     // what the optimizer changes
+  int weights = 4;   // what is computed with, and what flows between blocks
+  int products = 4;  // what products are made of
+  int sent_gradients = 4;
 };
 
 Widths widths_of(const std::string& dtype) {
-  if (dtype == "bf16") return {.weights = 2, .products = 2};
+  if (dtype == "bf16") return {.parts = 2, .weights = 2, .products = 2, .sent_gradients = 2};
+  if (dtype == "bf16-mixed") return {.weights = 2, .products = 2};
   if (dtype == "fp32") return {};
-  return {.weights = 4, .products = 2};
+  return {.products = 2};
+}
+
+// Without sharding there are no parts that could have a type of their own.
+int first_stage(const Options& options) {
+  return options.dtype == "bf16-mixed" ? 1 : 0;
 }
 
 ModelSizes planned_sizes(const Options& options, const lockstep::Gpt2Config& config) {
@@ -52,16 +62,16 @@ ModelSizes planned_sizes(const Options& options, const lockstep::Gpt2Config& con
 }
 
 MemoryPlan plan_of(const Options& options) {
-  const int bytes = widths_of(options.dtype).weights;
+  const Widths widths = widths_of(options.dtype);
   return {.stage = static_cast<int>(options.shard),
           .ranks = static_cast<int>(options.ranks),
           .replicas = static_cast<int>(options.shard_replicas),
           .micro_batch = options.batch_size,
           .activation_checkpointing = options.activation_checkpointing,
-          .part_bytes = bytes,
-          .gather_bytes = bytes,
-          .reduce_bytes = bytes,
-          .optimizer_bytes = 2 * bytes,
+          .part_bytes = widths.parts,
+          .gather_bytes = widths.weights,
+          .reduce_bytes = widths.sent_gradients,
+          .optimizer_bytes = 2 * widths.parts,
           .gradient_as_bucket_view = true};
 }
 
@@ -136,7 +146,7 @@ std::string plan_text(const Invocation& invocation) {
     chosen = *fitting;
   }
   std::vector<lockstep::MemoryRow> rows;
-  for (int stage = 0; stage <= 3; ++stage) {
+  for (int stage = first_stage(options); stage <= 3; ++stage) {
     MemoryPlan plan = chosen;
     plan.stage = stage;
     rows.push_back(
@@ -148,7 +158,7 @@ std::string plan_text(const Invocation& invocation) {
   text += lockstep::memory_table(rows);
   if (options.memory.empty()) return text;
   text += concat("stage ", chosen.stage, " fits into ", options.memory, " with ",
-                 show_bytes(rows[static_cast<std::size_t>(chosen.stage)].memory.peak));
+                 show_bytes(lockstep::predict_memory(sizes, chosen).peak));
   // Weights are float32 when they are made, and before the run whole on every rank.
   const bool too_large_to_make =
       4 * config.parameter_count() > lockstep::parse_bytes(options.memory);

@@ -45,7 +45,19 @@ lockstep::Precision precision(const Options& options) {
   if (options.dtype == "bf16") return lockstep::Precision::bf16_weights;
   if (options.dtype == "bf16-autocast") return lockstep::Precision::bf16_autocast;
   if (options.dtype == "fp16") return lockstep::Precision::fp16_autocast;
-  return lockstep::Precision::float32;
+  return lockstep::Precision::float32;  // also bf16-mixed: see sharding()
+}
+
+std::optional<lockstep::ShardedOptions> sharding(const Options& options) {
+  if (options.shard == 0) return std::nullopt;
+  lockstep::ShardedOptions sharding{.stage = static_cast<lockstep::ShardStage>(options.shard),
+                                    .units = {"h.*"},
+                                    .replicas = static_cast<int>(options.shard_replicas)};
+  if (options.dtype == "bf16-mixed") {
+    sharding.gather_type = at::kBFloat16;
+    sharding.reduce_type = at::kFloat;
+  }
+  return sharding;
 }
 
 lockstep::Reduction reduction(const Options& options) {

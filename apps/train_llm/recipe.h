@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "lockstep/lr_schedule.h"
 #include "lockstep/optimizer.h"
+#include "lockstep/sharded.h"
 #include "lockstep/trainer_options.h"
 #include "options.h"
 
@@ -24,6 +26,8 @@ std::vector<lockstep::ParamGroup> parameter_groups(const torch::nn::Module& modu
 lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_t run_steps);
 
 lockstep::Precision precision(const Options& options);
+/// Nothing without --shard.
+std::optional<lockstep::ShardedOptions> sharding(const Options& options);
 lockstep::Reduction reduction(const Options& options);
 lockstep::CompressionOptions compression(const Options& options);
 

@@ -203,13 +203,8 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.ddp.bucket_cap_mb = options_.bucket_cap_mb;
   training.compression = compression(options_);
   training.ddp.gradient_as_bucket_view = true;
-  if (options_.shard > 0) {
-    training.shard =
-        lockstep::ShardedOptions{.stage = static_cast<lockstep::ShardStage>(options_.shard),
-                                 .units = {"h.*"},
-                                 .replicas = static_cast<int>(options_.shard_replicas)};
-    training.gather_at_end = !options_.defer_init;
-  }
+  training.shard = sharding(options_);
+  training.gather_at_end = !options_.defer_init;
   // Without a frequency after each epoch, and at the end of the run.
   training.evaluate_every = {.steps = options_.eval_freq != 0 ? options_.eval_freq : steps,
                              .epochs = options_.eval_freq == 0 ? 1 : 0};

@@ -132,7 +132,12 @@ TEST(TrainLlmOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_EQ(refusal({"--lr", "nan"}),
             "--lr is \"nan\"; it must be a number of at least 0 and at most 1000000");
   EXPECT_EQ(refusal({"--dtype", "int8"}),
-            "--dtype is \"int8\"; it must be one of bf16, bf16-autocast, fp16, fp32");
+            "--dtype is \"int8\"; it must be one of bf16, bf16-autocast, bf16-mixed, fp16, "
+            "fp32");
+  EXPECT_EQ(refusal({"--dtype", "bf16-mixed"}),
+            "--dtype is bf16-mixed, which is for sharded runs; give --shard 1, 2 or 3, or --dtype "
+            "bf16-autocast");
+  EXPECT_EQ(parse({"--dtype", "bf16-mixed", "--shard", "2"}).shard, 2);
   EXPECT_EQ(refusal({"--grad-acum", "2"}),
             "there is no option --grad-acum; did you mean grad-accum? (see --help)");
   EXPECT_EQ(refusal({"--num", "2"}), "--num can mean --num-workers or --num-epochs");

@@ -53,6 +53,28 @@ class PlanTest(unittest.TestCase):
         _, more, _, _ = plan(*MODEL, "--plan", "--batch-size", str(int(batch) + 1))
         self.assertGreater(rows(more)["0"][5], 5 * 2**30)
 
+    def test_float32_parts_of_bfloat16_weights_are_counted(self):
+        mixed = ("--model", "gpt2", "--vocab-size", "50257", "--dtype", "bf16-mixed", "--ranks", "4", "--shard", "1")
+        code, output, errors, _ = plan(*mixed, "--plan")
+        self.assertEqual(code, 0, errors)
+        table, full = rows(output), rows(plan(*MODEL, "--plan")[1])
+        self.assertEqual(list(table), ["1", "2", "3"])
+        parameters = 124_439_808
+        # Whole ones in 2 bytes, a quarter in 4 beside them, and while it is sent a block's quarter in 2.
+        block = 12 * 768 * 768 / 4
+        self.assertAlmostEqual(table["1"][0] / (3 * parameters + 2 * block), 1, delta=0.001)
+        for stage, row in table.items():
+            with self.subTest(stage):
+                self.assertEqual(row[1:3], full[stage][1:3])  # gradients on their way and the optimizer's state
+                self.assertLess(row[3], 0.6 * full[stage][3])
+                self.assertLess(row[5], full[stage][5])
+        code, output, errors, _ = plan(*mixed, "--plan", "--memory", "2GiB")
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(output, r"stage \d fits into 2GiB with")
+        self.assertIn("--dtype bf16-mixed", output.splitlines()[-1])
+        chosen = re.search(r"^stage (\d) fits", output, re.MULTILINE)[1]
+        self.assertLessEqual(rows(output)[chosen][5], 2 * 2**30)
+
     def test_less_memory_takes_a_later_stage(self):
         stages, commands = [], []
         for memory in ("5GiB", "2.2GiB", "1.8GiB", "1.6GiB"):

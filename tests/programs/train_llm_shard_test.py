@@ -156,6 +156,31 @@ class Sharded(programs.Case):
         self.assertEqual(self.files("deferred", 40), self.files("made_whole", 40))
         self.assertIn("--defer-init needs --shard 3", self.one_line(*DATA, "--shard", "2", "--defer-init"))
 
+    def test_float32_parts_are_computed_with_in_bfloat16(self):
+        options = (*RUN, "--shard", "3", "--dtype", "bf16-mixed", "--grad-clip", "1", "--schedule", "constant")
+        self.train("whole", *options, "--max-steps", "40", ranks=2)
+        losses = [line["loss"] for line in self.metrics("whole") if "loss" in line]
+        self.assertLess(losses[-1], losses[0] - 0.5, losses)
+        # One that was ended in the middle goes on to the same bits.
+        self.train("halves", *options, "--max-steps", "20", ranks=2)
+        self.train("halves", *options, "--max-steps", "40", ranks=2)
+        found, expected = self.files("halves", 40), self.files("whole", 40)
+        self.assertEqual(list(found), list(expected))
+        for name, content in expected.items():
+            self.assertTrue(found[name] == content, name)
+        self.train("evaluated", *options, "--max-steps", "10", "--eval-fraction", "0.1", ranks=2)
+        self.assertTrue(any("eval/loss" in line for line in self.metrics("evaluated")))
+        # Parts are float32, and not what bfloat16 or float32 would have given.
+        self.train("full", *options, "--dtype", "fp32", "--max-steps", "40", ranks=2)
+        self.assertNotEqual(self.converted("whole", "model"), self.converted("full", "model"))
+        if load_file is None:
+            self.skipTest("safetensors is not installed: the types of what is saved are not looked at")
+        rough = load_file(self.folder / "whole_model.safetensors")
+        for name, tensor in load_file(self.folder / "full_model.safetensors").items():
+            self.assertEqual(rough[name].dtype, torch.float32, name)
+            self.assertFalse(torch.equal(rough[name], rough[name].bfloat16().float()), name)
+            torch.testing.assert_close(rough[name], tensor, rtol=0.1, atol=0.05, msg=name)
+
     def test_other_programs_take_it(self):
         self.train("run", *SHORT, "--shard", "3", ranks=4)
         self.run_program("export", "exported", "--snapshot", "outputs/run")
