@@ -34,6 +34,12 @@ class Store {
   std::int64_t add(const std::string& key, std::int64_t amount);
   bool check(const std::vector<std::string>& keys);
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
+  /// Returns whether it was there.
+  bool delete_key(const std::string& key);
+
+  /// The same store over a connection of its own. A call of one handle waits until those of its
+  /// copies have returned, also for one that waits for a key; not for those of a clone.
+  Store clone() const;
 
   /// Of a TCP store; 0 otherwise.
   int port() const;

@@ -180,6 +180,15 @@ void Store::wait(const std::vector<std::string>& keys, std::chrono::milliseconds
   translated("wait", keys.empty() ? "" : keys.front(), [&] { impl_->native->wait(keys, timeout); });
 }
 
+bool Store::delete_key(const std::string& key) {
+  return translated("delete", key, [&] { return impl_->native->deleteKey(key); });
+}
+
+Store Store::clone() const {
+  auto native = translated("clone", "", [&] { return impl_->native->clone(); });
+  return Store(std::make_shared<Impl>(Impl{.native = std::move(native), .port = impl_->port}));
+}
+
 int Store::port() const {
   return impl_->port;
 }

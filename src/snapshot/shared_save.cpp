@@ -72,6 +72,16 @@ std::string SharedSave::await(const std::string& name) const {
 
 void SharedSave::write(const std::string& directory, Manifest manifest,
                        std::span<const SnapshotFile> files, const WriteOptions& options) const {
+  struct Leave {
+    const SharedSave& save;
+    ~Leave() { save.leave(); }
+  } leave{*this};
+  write_share(directory, std::move(manifest), files, options);
+}
+
+void SharedSave::write_share(const std::string& directory, Manifest manifest,
+                             std::span<const SnapshotFile> files,
+                             const WriteOptions& options) const {
   Store store = meeting_.store;
   const std::string share = concat("share_", meeting_.rank);
   if (meeting_.rank == 0) {
@@ -79,7 +89,7 @@ void SharedSave::write(const std::string& directory, Manifest manifest,
     try {
       folder = begin_snapshot(directory, manifest);
     } catch (const std::exception& error) {
-      give_up(error.what());
+      tell_failure(error.what());
       throw;
     }
     try {
@@ -120,6 +130,23 @@ void SharedSave::publish(const std::string& directory, const std::string& folder
 }
 
 void SharedSave::give_up(const std::string& reason) const {
+  tell_failure(reason);
+  leave();
+}
+
+// After it this rank reads and sets no key any more, so the last one to come here is alone.
+void SharedSave::leave() const noexcept {
+  Store store = meeting_.store;
+  try {
+    if (store.add(key("left"), 1) < meeting_.ranks) return;
+    for (int rank = 0; rank < meeting_.ranks; ++rank) store.delete_key(key(concat("share_", rank)));
+    for (const char* name : {"folder", "result", "left"}) store.delete_key(key(name));
+  } catch (const std::exception&) {
+    // The store is gone, and the keys with it.
+  }
+}
+
+void SharedSave::tell_failure(const std::string& reason) const {
   Store store = meeting_.store;
   const std::string text = json({{"error", first_line(reason)}}).dump();
   try {

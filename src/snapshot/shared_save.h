@@ -13,10 +13,13 @@ namespace lockstep {
 /// job's store, beside the training: rank 0 makes the folder and tells its name, all write their
 /// files into it and tell lengths and checksums, rank 0 writes the manifest and publishes, and all
 /// learn how it went. So a snapshot gets its name when every file is on the disk, or never.
+///
+/// Whoever is last to be done with the keys deletes them. Those of a save in which a rank dies stay
+/// in the store, a handful.
 class SharedSave {
  public:
   struct Meeting {
-    Store store;
+    Store store;       // whose calls do not wait for other threads' (Store::clone())
     std::string keys;  // what the keys begin with; of this save alone
     int rank = 0;
     int ranks = 1;
@@ -33,7 +36,11 @@ class SharedSave {
   void give_up(const std::string& reason) const;
 
  private:
+  void write_share(const std::string& directory, Manifest manifest,
+                   std::span<const SnapshotFile> files, const WriteOptions& options) const;
   std::string await(const std::string& key) const;
+  void tell_failure(const std::string& reason) const;
+  void leave() const noexcept;
   std::string key(const std::string& name) const { return meeting_.keys + name; }
   void publish(const std::string& directory, const std::string& folder, Manifest manifest,
                const WriteOptions& options) const;

@@ -48,16 +48,18 @@ class SnapshotStore::Impl {
   void tidy_directory();
   void agree_on_sequence();
   void write(const Job& job);
-  SharedSave share_save();
+  SharedSave share_save(const Store& store) const;
+  const Store& writers_store();
   void note_failure(std::int64_t step, const std::string& reason);
 
   World& world_;
   SnapshotStoreOptions options_;
   bool writes_ = false;
-  std::string cannot_write_;           // why, if this rank should write and cannot
-  std::optional<DirectoryLock> lock_;  // of a rank that is to write
-  std::int64_t sequence_ = 0;          // of the last save() of all ranks
-  std::string token_;                  // of this store, on all ranks; no other store has it
+  std::string cannot_write_;            // why, if this rank should write and cannot
+  std::optional<DirectoryLock> lock_;   // of a rank that is to write
+  std::int64_t sequence_ = 0;           // of the last save() of all ranks
+  std::string token_;                   // of this store, on all ranks; no other store has it
+  std::optional<Store> writers_store_;  // see writers_store()
 
   mutable std::mutex mutex_;
   std::optional<std::int64_t> last_saved_;  // under mutex_

@@ -66,6 +66,7 @@ bool SnapshotStore::Impl::is_first_on_node() const {
 // In a world that was formed again, another process than before may have to write. Since a failure
 // may come between, nothing here depends on how far the last call came.
 void SnapshotStore::Impl::share_duties(bool again) {
+  writers_store_.reset();  // the world may have another one
   const bool is_to_write = options_.per_node ? is_first_on_node() : world_.rank() == 0;
   if (!is_to_write && lock_) {
     writer_.wait();  // one process at a time writes into a directory
@@ -174,7 +175,7 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
     if (!cannot_write_.empty()) throw SystemError(cannot_write_);
     const int share = in_parts ? world_.rank() : 0;
     auto job = std::make_shared<Job>(Job{plan_snapshot(snapshot, share), options});
-    if (in_parts) job->shared = share_save();
+    if (in_parts) job->shared = share_save(writers_store());
     job->plan.manifest.sequence = sequence_;
     job->plan.manifest.best = options.best;
     if (options_.background && staging_.has_room_for(job->plan)) {
@@ -196,14 +197,21 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
   } catch (const std::exception& error) {
     // The others are not left waiting for this rank's share.
     if (in_parts)
-      writer_.start(
-          [shared = share_save(), what = std::string(error.what())] { shared.give_up(what); });
+      writer_.start([shared = share_save(writers_store_.value_or(world_.store())),
+                     what = std::string(error.what())] { shared.give_up(what); });
     note_failure(snapshot.step, error.what());
   }
 }
 
-SharedSave SnapshotStore::Impl::share_save() {
-  return SharedSave({.store = world_.store(),
+// The main thread may wait in the world's store for what another rank sets after a save, and the
+// save for this rank's writer: over one connection the two would wait for each other.
+const Store& SnapshotStore::Impl::writers_store() {
+  if (!writers_store_) writers_store_ = world_.store().clone();
+  return *writers_store_;
+}
+
+SharedSave SnapshotStore::Impl::share_save(const Store& store) const {
+  return SharedSave({.store = store,
                      .keys = concat("lockstep/snapshot/", token_, "/", sequence_, "/"),
                      .rank = world_.rank(),
                      .ranks = world_.world_size(),

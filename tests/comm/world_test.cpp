@@ -123,6 +123,25 @@ TEST(World, a_store_that_ends_while_it_is_greeted_is_looked_for_again) {
   EXPECT_EQ(next.get("word"), "heard");
 }
 
+TEST(World, a_key_that_is_deleted_is_gone) {
+  Store store = Store::tcp({.serve = true});
+  store.set("key", "value");
+  EXPECT_TRUE(store.delete_key("key"));
+  EXPECT_FALSE(store.check({"key"}));
+  EXPECT_FALSE(store.delete_key("key"));
+}
+
+TEST(World, a_clone_of_a_store_does_not_wait_for_its_calls) {
+  Store store = Store::tcp({.serve = true});
+  Store clone = store.clone();
+  EXPECT_EQ(clone.port(), store.port());
+  auto waiting = std::async(std::launch::async, [&] { store.wait({"key"}, 60s); });
+  EXPECT_EQ(waiting.wait_for(100ms), std::future_status::timeout);
+  clone.set("key", "value");
+  waiting.get();
+  EXPECT_EQ(store.get("key"), "value");
+}
+
 TEST(World, a_store_on_loopback_cannot_be_reached_from_outside_loopback) {
   const Store store = Store::tcp({.serve = true});
   EXPECT_GT(store.port(), 0);

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/c10d.h"
 #include "lockstep/ddp.h"
 #include "lockstep/error.h"
 #include "lockstep/gpt2.h"
@@ -134,6 +136,18 @@ at::Tensor plain_logits(const std::string& folder) {
   Gpt2 model = saved_gpt2();
   load_module_state(*model, read_snapshot(folder).parts.at("model"));
   return model->forward(torch::arange(40).reshape({2, 20}));
+}
+
+const std::vector<std::string> kOnlyTheTests = {"lockstep/snapshot/for_comparison"};
+
+// Those of saves among the keys of the job's store, while no rank saves.
+std::vector<std::string> keys_of_saves(World& world) {
+  world.store().set("lockstep/snapshot/for_comparison", "1");
+  world.barrier();
+  std::vector<std::string> keys = unwrap(world.store())->listKeys();
+  std::erase_if(keys, [](const std::string& key) { return !has(key, "lockstep/snapshot/"); });
+  world.barrier();
+  return keys;
 }
 
 void flip_bit_in(const std::string& path) {
@@ -368,8 +382,51 @@ RANKS_TEST(ShardedSnapshot, a_rank_that_cannot_write_costs_the_save_and_leaves_n
   EXPECT_FALSE(store.last_saved().has_value());
   world.barrier();
   EXPECT_EQ(lines.all().size(), this_rank() == 0 ? 1u : 0u);
+  EXPECT_EQ(keys_of_saves(world), kOnlyTheTests);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     EXPECT_EQ(entry.path().filename(), ".lock");
   }
+  world.barrier();
+}
+
+RANKS_TEST(ShardedSnapshot, leaves_no_keys_in_the_store, 3) {
+  World world = init();
+  TemporaryFolder mine;
+  const std::string folder = folder_of_all(world, mine);
+  Gpt2 model = saved_gpt2();
+  ShardedDataParallel sharded(world, model, {.units = {"h.*"}});
+  AdamW optimizer(sharded.decay_groups(kWeightDecay), {.lr = 1e-3});
+  SnapshotStore store(world, {.directory = folder});
+  for (int step = 1; step <= 3; ++step) {
+    store.save(sharded_snapshot(step, sharded, optimizer));
+    store.wait();
+    EXPECT_EQ(store.last_saved(), step);
+    EXPECT_EQ(keys_of_saves(world), kOnlyTheTests);
+  }
+}
+
+// Rank 1 would wait for rank 0's key, rank 0 for rank 1's share, and that for the connection that
+// rank 1 waits on.
+RANKS_TEST(ShardedSnapshot, is_written_while_the_program_waits_in_the_store, 2) {
+  World world = init();
+  TemporaryFolder mine;
+  const std::string folder = folder_of_all(world, mine);
+  Gpt2 model = saved_gpt2();
+  ShardedDataParallel sharded(world, model, {.units = {"h.*"}});
+  AdamW optimizer(sharded.decay_groups(kWeightDecay), {.lr = 1e-3});
+  SnapshotStore store(world, {.directory = folder});
+  const Snapshot snapshot = sharded_snapshot(1, sharded, optimizer);
+  if (world.rank() == 1) {
+    store.save(snapshot);
+    world.store().set("begun", "1");
+    world.store().wait({"saved"}, std::chrono::minutes(1));
+  } else {
+    world.store().wait({"begun"}, std::chrono::minutes(1));
+    store.save(snapshot);
+    store.wait();
+    world.store().set("saved", "1");
+  }
+  store.wait();
+  EXPECT_EQ(store.last_saved(), 1);
   world.barrier();
 }
