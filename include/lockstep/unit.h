@@ -23,7 +23,7 @@ class ForwardUnits {
 
   /// For a forward that uses all parameters without marks: makes them whole, or says false where
   /// they are there only between marks.
-  virtual bool gather_all() = 0;
+  virtual bool gather_all() { return false; }
 
   /// Null while nobody wants to know.
   static ForwardUnits* current();

@@ -46,6 +46,10 @@ void LiveGroups::enter(std::uint64_t epoch) {
   epoch_ = epoch;
 }
 
+bool LiveGroups::all_work() const {
+  return std::ranges::all_of(copy(), [](const auto& group) { return group->guard->working(); });
+}
+
 std::uint64_t LiveGroups::epoch() const {
   const std::lock_guard lock(mutex_);
   return epoch_;

@@ -36,6 +36,8 @@ class LiveGroups {
 
   std::uint64_t epoch() const;
   bool revoked() const;
+  /// False once an operation on one of them has failed.
+  bool all_work() const;
   /// Waits for the launcher's word; false at the limit.
   bool await_revocation(std::chrono::milliseconds limit) const;
 

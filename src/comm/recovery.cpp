@@ -133,6 +133,10 @@ void reject(World& world, const std::vector<int>& ranks, const std::string& reas
   world.impl().agent->reject(world.impl().groups->epoch(), ranks, reason);
 }
 
+bool all_groups_work(World& world) {
+  return world.impl().groups->all_work();
+}
+
 bool await_revocation(World& world, milliseconds limit) {
   return world.impl().groups->await_revocation(limit);
 }

@@ -34,6 +34,9 @@ ProgressMeter* meter_of(World& world);
 /// this membership ends comes next. One rank says it.
 void reject(World& world, const std::vector<int>& ranks, const std::string& reason);
 
+/// False once an operation on one of the world's groups has failed, those of new_group() included.
+bool all_groups_work(World& world);
+
 /// Whether the launcher has said that this membership ends. Waits for that word until the limit.
 bool await_revocation(World& world, std::chrono::milliseconds limit);
 

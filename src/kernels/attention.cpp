@@ -2,13 +2,14 @@
 
 #include <dlfcn.h>
 
-#include <array>
+#include <cstdio>
 #include <map>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 // What cuDNN is, libtorch decides: its copy is in the process already. Found by name at run time it
 // is that one, and no second one is linked.
@@ -189,7 +190,10 @@ struct Attention::State {
     if (handle == nullptr) return made;
     try {
       made = {.forward = forward_plan(handle, shape), .backward = backward_plan(handle, shape)};
-    } catch (const std::runtime_error&) {  // takes() says no
+    } catch (const std::runtime_error& error) {  // takes() says no
+      if (!std::exchange(said_why_not, true)) {
+        std::fprintf(stderr, "lockstep: ATen calls cuDNN's attention: %s\n", error.what());
+      }
     }
     return made;
   }
@@ -203,6 +207,7 @@ struct Attention::State {
   }
 
   cudnnHandle_t handle = nullptr;
+  bool said_why_not = false;
   std::map<AttentionShape, Plans> plans;
 };
 

@@ -65,6 +65,7 @@ at::Tensor ShardedEngine::Impl::leave(const torch::nn::Module& given, const at::
 
 void ShardedEngine::Impl::end_forward(const std::vector<at::Tensor*>& outputs) {
   leave_forward();
+  has_passed = true;
   std::vector<at::Tensor*> passed_on;
   torch::autograd::variable_list inputs;
   for (at::Tensor* output : outputs) {

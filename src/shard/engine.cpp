@@ -193,6 +193,10 @@ at::Tensor ShardedEngine::Impl::enter(const torch::nn::Module& given, const at::
 
 bool ShardedEngine::Impl::gather_all() {
   if (options.stage == ShardStage::parameters) return false;
+  // As if all had been passed: their gradients leave in the opposite order, as those of a rank that
+  // passes marks.
+  passed.clear();
+  for (std::size_t i = 0; i < root(); ++i) passed.push_back(i);
   for (const auto& unit : units) {
     if (unit) unit->fetch();
   }
@@ -205,7 +209,7 @@ bool ShardedEngine::Impl::gather_all() {
 
 // PyTorch only says that a storage is too small.
 void ShardedEngine::Impl::say_what_was_not_passed() {
-  if (options.stage != ShardStage::parameters || !order.empty()) return;
+  if (options.stage != ShardStage::parameters || has_passed) return;
   std::string names;
   for (std::size_t i = 0; i < root(); ++i) {
     if (std::ranges::find(passed, i) == passed.end()) names += concat(" '", units[i]->name(), "'");

@@ -68,6 +68,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
   bool requires_sync = true;
   ForwardUnits* outer = nullptr;    // who listened before this forward
   std::vector<std::size_t> order;   // of the last forward
+  bool has_passed = false;          // a forward has come to its end
   std::vector<std::size_t> passed;  // of the present one
 
   bool in_backward = false;

@@ -267,6 +267,9 @@ void ShardedEngine::load_optimizer_state(Optimizer& optimizer, const State& stat
 
 void ShardedEngine::join(World& world) {
   impl_->forget_backward();
+  // Everything is gathered again, by ranks that were interrupted at different places and by new
+  // ones: all begin without knowing the order, so that it is the same.
+  impl_->order.clear();
   for (const auto& unit : impl_->units) {
     if (unit) unit->drop_transfers();
   }

@@ -217,7 +217,7 @@ MemoryByKind predict_memory(const ModelSizes& model, const MemoryPlan& plan) {
   if (plan.ranks < 1) {
     throw InvalidArgument(concat("memory plan: ranks are ", plan.ranks, "; it takes one or more"));
   }
-  if (plan.replicas < 1 || plan.ranks % plan.replicas != 0) {
+  if (plan.stage != 0 && (plan.replicas < 1 || plan.ranks % plan.replicas != 0)) {
     throw InvalidArgument(concat("memory plan: replicas are ", plan.replicas, "; the ranks, ",
                                  plan.ranks, ", must be a multiple of them"));
   }

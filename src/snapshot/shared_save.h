@@ -20,6 +20,7 @@ class SharedSave {
  public:
   struct Meeting {
     Store store;       // whose calls do not wait for other threads' (Store::clone())
+    Store served;      // the world's, whose server lives as long as this rank's handles of it
     std::string keys;  // what the keys begin with; of this save alone
     int rank = 0;
     int ranks = 1;

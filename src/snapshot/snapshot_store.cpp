@@ -197,7 +197,7 @@ void SnapshotStore::Impl::save(const Snapshot& snapshot, const SaveOptions& opti
   } catch (const std::exception& error) {
     // The others are not left waiting for this rank's share.
     if (in_parts)
-      writer_.start([shared = share_save(writers_store_.value_or(world_.store())),
+      writer_.start([shared = share_save(writers_store_ ? *writers_store_ : world_.store()),
                      what = std::string(error.what())] { shared.give_up(what); });
     note_failure(snapshot.step, error.what());
   }
@@ -212,6 +212,7 @@ const Store& SnapshotStore::Impl::writers_store() {
 
 SharedSave SnapshotStore::Impl::share_save(const Store& store) const {
   return SharedSave({.store = store,
+                     .served = world_.store(),
                      .keys = concat("lockstep/snapshot/", token_, "/", sequence_, "/"),
                      .rank = world_.rank(),
                      .ranks = world_.world_size(),

@@ -6,7 +6,6 @@
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
-#include "comm/group_impl.h"
 #include "comm/recovery.h"
 #include "lockstep/error.h"
 #include "lockstep/sync_batch_norm.h"
@@ -34,7 +33,7 @@ std::string pack(const json& value) {
 bool ranks_were_lost(World& world, const std::function<bool()>& asked_to_stop) {
   using Clock = std::chrono::steady_clock;
   if (!can_recover(world)) return false;
-  const bool broken = !world.group().impl()->guard->working();
+  const bool broken = !all_groups_work(world);
   const auto limit = Clock::now() + (broken ? kWordOfLauncher : std::chrono::seconds(0));
   do {
     if (await_revocation(world, kLook)) return true;

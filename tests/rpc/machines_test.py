@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 import subprocess
 import sys
+import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
@@ -29,11 +30,19 @@ class Agent:
         self.process.stdin.write(f"{what} {peer} {seconds}\n")
         self.process.stdin.flush()
 
+    def line(self):
+        """The next one; empty where none comes in time."""
+        timer = threading.Timer(2 * LIMIT, self.process.kill)
+        timer.start()
+        try:
+            return self.process.stdout.readline().rstrip("\n")
+        finally:
+            timer.cancel()
+
     def result(self):
         """What came of it, and after how many seconds."""
-        line = self.process.stdout.readline().rstrip("\n")
-        came, _, took = line.rpartition(" ")
-        return came, float(took)
+        came, _, took = self.line().rpartition(" ")
+        return came, float(took or "nan")
 
     def call(self, what, peer, seconds=LIMIT):
         self.begin(what, peer, seconds)
@@ -50,7 +59,8 @@ class Agent:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
 
 
@@ -61,7 +71,7 @@ class Machines(NetworkCase):
         agent = Agent(self.network.command(node, JOB, str(self.folder), name, self.network.address(node), secret,
                                            protection))
         self.addCleanup(agent.kill)
-        self.assertEqual(agent.process.stdout.readline(), "ready\n")
+        self.assertEqual(agent.line(), "ready")
         return agent
 
     def cut(self, node):
@@ -106,9 +116,9 @@ class Machines(NetworkCase):
     def test_a_cut_cable_fails_calls_in_their_time(self):
         one, two = self.agent(1, "one"), self.agent(2, "two")
         self.assertEqual(two.call("add", "one")[0], "sum")
+        late = self.agent(2, "late")  # has no connection yet
         two.begin("stay", "one", 3)  # under way when it happens
         self.cut(1)
-        late = self.agent(2, "late")  # has no connection yet
         for caller, call in ((two, None), (two, ("add", "one", 2)), (late, ("add", "one", 2))):
             came, took = caller.call(*call) if call else caller.result()
             self.assertEqual(came, "CallTimeout", call)

@@ -105,6 +105,7 @@ RANKS_TEST_WITH(ShardedOnNccl, trains_as_ddp_does_in_every_stage, {.count = 1, .
   }
 }
 
+#ifdef LOCKSTEP_KERNELS
 RANKS_TEST_WITH(ShardedOnNccl, keeps_the_fused_path_while_weights_are_whole,
                 {.count = 1, .gpu = true}) {
   World world = init();
@@ -122,3 +123,4 @@ RANKS_TEST_WITH(ShardedOnNccl, keeps_the_fused_path_while_weights_are_whole,
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("its parameters are sharded"),
             std::string::npos);
 }
+#endif

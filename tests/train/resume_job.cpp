@@ -101,9 +101,23 @@ bool is_victim() {
   return once.empty() || ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) >= 0;
 }
 
+/// Two that are to die do it together: neither hears of the other's death first.
+void await_the_other_victim() {
+  const std::string once = setting("KILL_ONCE", "");
+  if (number("KILL_RANK_TOO", -1) < 0 || once.empty()) return;
+  const bool is_first = std::stoll(slot()) == number("KILL_RANK", 0);
+  const std::string mark = once + (is_first ? "_too" : "");
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (::access(mark.c_str(), F_OK) != 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 /// Dies without a chance to say goodbye, or with KILL_SIGNAL in another way.
 void die() {
-  if (is_victim()) ::kill(::getpid(), static_cast<int>(number("KILL_SIGNAL", SIGKILL)));
+  if (!is_victim()) return;
+  await_the_other_victim();
+  ::kill(::getpid(), static_cast<int>(number("KILL_SIGNAL", SIGKILL)));
 }
 
 /// What a careless loss function does.
