@@ -56,7 +56,7 @@ class Run:
                            PROCESS_IDS=str(self.folder / "ids"),
                            KILL_ONCE=str(self.folder / "killed"),
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"))
-        if self.arguments.shard:
+        if getattr(self.arguments, "shard", 0):
             environment |= {"SHARD": str(self.arguments.shard),
                             "REPLICAS": str(self.arguments.replicas),
                             "MODEL": self.arguments.model}
@@ -123,7 +123,7 @@ class Run:
 
 def compare(name, run, undisturbed):
     expected, found = undisturbed.files(), run.files()
-    if run.arguments.shard:
+    if getattr(run.arguments, "shard", 0):
         parts = {f"{part}.rank_{rank}.safetensors"
                  for part in ("model", "optimizer") for rank in range(run.ranks)}
         assert parts <= set(expected), sorted(expected)
