@@ -87,6 +87,13 @@ void check(const Options& options, Command command) {
     throw InvalidArgument(concat("--shard-replicas is ", options.shard_replicas,
                                  " without --shard, which cuts what there are replicas of"));
   }
+  if (options.shard_copies && options.shard == 0) {
+    throw InvalidArgument("--shard-copies without --shard, which makes the parts to be copied");
+  }
+  if (options.shard_copies && options.shard_replicas > 1) {
+    throw InvalidArgument(concat("--shard-copies with --shard-replicas ", options.shard_replicas,
+                                 ", which has each part on several ranks already; leave one out"));
+  }
   if (options.defer_init && options.eval_fraction > 0) {
     throw InvalidArgument(concat("--eval-fraction is ", options.eval_fraction,
                                  " with --defer-init; a validation would bring the whole model "

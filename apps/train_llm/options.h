@@ -62,6 +62,7 @@ struct Options {
   std::string compress = "none";
   std::int64_t shard = 0;  // the stage; 0: DistributedDataParallel
   std::int64_t shard_replicas = 1;
+  bool shard_copies = false;
   bool defer_init = false;
 
   // What it leaves behind.

@@ -66,6 +66,7 @@ MemoryPlan plan_of(const Options& options) {
   return {.stage = static_cast<int>(options.shard),
           .ranks = static_cast<int>(options.ranks),
           .replicas = static_cast<int>(options.shard_replicas),
+          .peer_copies = options.shard_copies,
           .micro_batch = options.batch_size,
           .activation_checkpointing = options.activation_checkpointing,
           .part_bytes = widths.parts,

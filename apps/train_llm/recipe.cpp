@@ -52,7 +52,8 @@ std::optional<lockstep::ShardedOptions> sharding(const Options& options) {
   if (options.shard == 0) return std::nullopt;
   lockstep::ShardedOptions sharding{.stage = static_cast<lockstep::ShardStage>(options.shard),
                                     .units = {"h.*"},
-                                    .replicas = static_cast<int>(options.shard_replicas)};
+                                    .replicas = static_cast<int>(options.shard_replicas),
+                                    .peer_copies = options.shard_copies};
   if (options.dtype == "bf16-mixed") {
     sharding.gather_type = at::kBFloat16;
     sharding.reduce_type = at::kFloat;

@@ -20,7 +20,7 @@ const std::set<std::string_view> kHarmless = {
     "ranks",     "num-epochs",      "max-steps",   "time-limit",      "num-workers", "log-freq",
     "ckpt-freq", "keep-last",       "resume",      "samples",         "no-progress", "save-dir",
     "cache-dir", "flat-checkpoint", "flat-prefix", "experiment-name", "eval-freq",   "device",
-    "track",     "wandb-runs",      "defer-init"};
+    "track",     "wandb-runs",      "defer-init",  "shard-copies"};
 
 }  // namespace
 

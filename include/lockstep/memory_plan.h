@@ -31,7 +31,8 @@ struct ModelSizes {
 struct MemoryPlan {
   int stage = 0;  // that of ShardStage; 0: DistributedDataParallel
   int ranks = 1;
-  int replicas = 1;  // that of ShardedOptions, where the stage is not 0
+  int replicas = 1;          // that of ShardedOptions, where the stage is not 0
+  bool peer_copies = false;  // likewise
   std::int64_t micro_batch = 1;
   bool activation_checkpointing = false;
   int part_bytes = 4;       // of an element of what the optimizer changes
@@ -58,7 +59,8 @@ struct MemoryByKind {
 
 /// The most that a rank has of each kind in any step but the first, and of all together.
 /// Parameters and gradients of stages 1 to 3 are what ShardedMemory counts, to the byte. Throws
-/// InvalidArgument for a stage that there is not, no ranks, or replicas that do not divide them.
+/// InvalidArgument for a stage that there is not, no ranks, replicas that do not divide them, or
+/// copies at a neighbour where there is none, or with replicas.
 MemoryByKind predict_memory(const ModelSizes& model, const MemoryPlan& plan);
 
 /// The first stage, from `plan.stage` on, and in it the largest micro-batch whose peak is at most

@@ -46,6 +46,10 @@ struct ShardedOptions {
   /// same part. More than one: parameters travel within a copy alone, and a part is not lost with
   /// one rank.
   int replicas = 1;
+  /// For Trainer, with one copy of the model on two ranks or more: each rank keeps a copy of the
+  /// part of the next rank, and of what the optimizer keeps of it, where its own parts lie. A rank
+  /// that dies is then replaced in place (docs/recovery.md), unless the one before it dies with it.
+  bool peer_copies = false;
   /// How many units ahead parameters are fetched while one computes.
   int prefetch = 1;
   /// Stage parameters: give up a unit after its forward and fetch it again for backward. False:
@@ -68,9 +72,12 @@ struct ShardedOptions {
   c10::Device device = c10::Device(c10::kCPU);
 };
 
+/// Which part: this rank's, or with ShardedOptions::peer_copies the next rank's, as copied here.
+enum class ShardPart { own, copied };
+
 /// Bytes that this rank holds by now, all units together.
 struct ShardedMemory {
-  std::int64_t parameters = 0;  // whole ones that are there, and this rank's parts
+  std::int64_t parameters = 0;  // whole ones that are there, and this rank's parts and copies
   std::int64_t gradients = 0;
   std::int64_t most_parameters = 0;  // the most that there ever was
   std::int64_t most_gradients = 0;
@@ -80,6 +87,7 @@ struct ShardedMemory {
 struct ShardedTraffic {
   std::int64_t parameters = 0;  // of this rank's part, to each other rank of its copy
   std::int64_t gradients = 0;  // to each rank what that one adds up, and to the part's holders sums
+  std::int64_t copies = 0;     // of the part's gradients, to the rank that keeps a copy of it
 };
 
 /// The part of ShardedDataParallel that does not depend on the module's type.
@@ -99,21 +107,24 @@ class ShardedEngine {
   /// Where forward throws.
   void abandon_forward();
 
-  const std::vector<NamedParameter>& parameters() const;
+  const std::vector<NamedParameter>& parameters(ShardPart part = ShardPart::own) const;
   std::vector<ParamGroup> decay_groups(double weight_decay) const;
 
-  /// Groups of whole parameters as groups of this rank's parts. One of which this rank has nothing
-  /// stays, and is empty.
-  std::vector<ParamGroup> parts_of(std::vector<ParamGroup> groups) const;
+  /// Groups of whole parameters as groups of the part's. One of which it has nothing stays, and is
+  /// empty.
+  std::vector<ParamGroup> parts_of(std::vector<ParamGroup> groups,
+                                   ShardPart part = ShardPart::own) const;
   /// Which part of each parameter this rank has: what SnapshotStore::load_newest() reads by.
   TensorRanges ranges() const;
   /// This rank's parts as a state in parts (lockstep/tensor_range.h), which snapshots hold; buffers
   /// and frozen parameters are rank 0's. With replicas it has a share of the part, so that all
   /// ranks' states together have each element once. The tensors are the live ones.
   State state() const;
-  /// All that this rank holds of the module, which the other holders of its part hold, too: the
-  /// live parts, buffers and frozen parameters.
-  State held_state() const;
+  /// The live tensors of a part alone.
+  State part_state(ShardPart part) const;
+  /// And with them buffers and frozen parameters, which every rank has: all that a holder of that
+  /// part holds of the module.
+  State held_state(ShardPart part = ShardPart::own) const;
   /// Takes over this rank's parts from such a state, of this rank, or from one with whole tensors.
   /// Throws InvalidArgument, naming a tensor, for another model.
   void load_state(const State& state);
@@ -123,8 +134,18 @@ class ShardedEngine {
   /// In a world that was formed again with as many ranks, after World::abort(): every rank calls
   /// it. What was under way is dropped; parts and their gradients stay.
   void join(World& world);
-  /// With replicas: the ranks that hold this one's part, by copy.
-  ProcessGroup holders() const;
+
+  /// Whether this rank has a copy of the next one's part. What is in it is up to the caller, who
+  /// loads it once and then makes the same updates of it as its owner.
+  bool keeps_copy() const;
+  /// Takes over the copied part from the owner's part_state(). Throws InvalidArgument.
+  void load_copy(const State& state);
+  /// Every rank calls it, when its parts have the gradients of an update: they go to the rank that
+  /// keeps a copy of it, and those of the copied part come.
+  void exchange_copy_gradients();
+  /// After the update.
+  void drop_copy_gradients();
+
   /// Leaves the module whole, for after the last step: nothing is sharded any more. Every rank
   /// calls it.
   void keep_whole();

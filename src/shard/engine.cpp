@@ -141,6 +141,7 @@ ShardedEngine::Impl::Impl(const MakeExchange& make_exchange,
     if (unit) pieces.insert(pieces.end(), unit->pieces().begin(), unit->pieces().end());
   }
   ready.assign(units.size(), false);
+  if (options.peer_copies) copy = std::make_unique<PartCopy>(units, *exchange);
   note_memory();
   if (deferred) make_parameters(*source);
 }
@@ -293,6 +294,10 @@ ShardedMemory ShardedEngine::Impl::memory_now() const {
     now.parameters += unit->parameter_bytes();
     now.gradients += unit->gradient_bytes();
   }
+  if (copy) {
+    now.parameters += copy->parameter_bytes();
+    now.gradients += copy->gradient_bytes();
+  }
   return now;
 }
 
@@ -310,6 +315,7 @@ ShardedEngine::ShardedEngine(const ProcessGroup& group, std::shared_ptr<torch::n
               throw InvalidArgument(concat("ShardedDataParallel: replicas is ", options.replicas,
                                            ", which needs groups of the world; give it the World"));
             }
+            check_peer_copies(options, group.size());
             return std::make_unique<ShardExchange>(group, device);
           },
           std::move(module), options)) {
@@ -319,6 +325,7 @@ ShardedEngine::ShardedEngine(World& world, std::shared_ptr<torch::nn::Module> mo
                              const ShardedOptions& options)
     : impl_(std::make_shared<Impl>(
           [&](c10::Device device) {
+            check_peer_copies(options, world.world_size());
             return std::make_unique<ShardExchange>(world, device, options.replicas);
           },
           std::move(module), options)) {
@@ -338,8 +345,8 @@ void ShardedEngine::abandon_forward() {
   impl_->leave_forward();
 }
 
-const std::vector<NamedParameter>& ShardedEngine::parameters() const {
-  return impl_->pieces;
+const std::vector<NamedParameter>& ShardedEngine::parameters(ShardPart part) const {
+  return part == ShardPart::own ? impl_->pieces : impl_->copy->pieces();
 }
 
 // Whole parameters keep their shapes also while their memory is given up.
@@ -348,6 +355,7 @@ std::vector<ParamGroup> ShardedEngine::decay_groups(double weight_decay) const {
 }
 
 void ShardedEngine::zero_grad() {
+  if (impl_->copy) impl_->copy->drop_gradients();
   for (const auto& unit : impl_->units) {
     if (unit) unit->zero_grad();
   }
@@ -396,6 +404,20 @@ void ShardedEngine::with_whole_parameters(const std::function<void()>& call) {
     }
   } hide{*impl_};
   call();
+}
+
+bool ShardedEngine::keeps_copy() const {
+  return impl_->copy != nullptr;
+}
+void ShardedEngine::load_copy(const State& state) {
+  impl_->copy->load(state);
+}
+void ShardedEngine::exchange_copy_gradients() {
+  impl_->copy->exchange_gradients();
+  impl_->note_memory();
+}
+void ShardedEngine::drop_copy_gradients() {
+  impl_->copy->drop_gradients();
 }
 
 ShardedMemory ShardedEngine::memory() const {

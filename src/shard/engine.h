@@ -9,6 +9,7 @@
 
 #include "lockstep/sharded.h"
 #include "shard/flat_unit.h"
+#include "shard/part_copy.h"
 
 namespace torch::nn {
 class Module;
@@ -63,6 +64,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
   std::vector<std::unique_ptr<FlatUnit>> units;  // the root is the last, and may be empty
   std::map<const torch::nn::Module*, std::size_t> by_module;
   std::vector<NamedParameter> pieces;
+  std::unique_ptr<PartCopy> copy;  // null without peer_copies
   std::vector<std::function<void()>> unwatch;
 
   bool requires_sync = true;

@@ -115,9 +115,10 @@ void ShardedEngine::Impl::make_parameters(const DeferredModule& source) {
   }
 }
 
-std::vector<ParamGroup> ShardedEngine::parts_of(std::vector<ParamGroup> groups) const {
+std::vector<ParamGroup> ShardedEngine::parts_of(std::vector<ParamGroup> groups,
+                                                ShardPart part) const {
   std::map<std::string, at::Tensor> pieces;
-  for (const NamedParameter& piece : impl_->pieces) pieces[piece.name] = piece.tensor;
+  for (const NamedParameter& piece : parameters(part)) pieces[piece.name] = piece.tensor;
   for (ParamGroup& group : groups) {
     std::vector<NamedParameter> held;
     for (const NamedParameter& each : group.parameters) {
@@ -154,9 +155,16 @@ State ShardedEngine::state() const {
   return state;
 }
 
-State ShardedEngine::held_state() const {
+State ShardedEngine::part_state(ShardPart part) const {
   State state;
-  for (const auto& [name, part] : held_parts(*impl_)) state.tensors[name] = part.tensor;
+  for (const NamedParameter& piece : parameters(part)) {
+    state.tensors[piece.name] = piece.tensor.detach();
+  }
+  return state;
+}
+
+State ShardedEngine::held_state(ShardPart part) const {
+  State state = part_state(part);
   for (const auto& [name, tensor] : whole_tensors(*impl_)) state.tensors[name] = tensor.detach();
   return state;
 }
@@ -274,10 +282,6 @@ void ShardedEngine::join(World& world) {
     if (unit) unit->drop_transfers();
   }
   impl_->exchange->join(world);
-}
-
-ProcessGroup ShardedEngine::holders() const {
-  return impl_->exchange->holders();
 }
 
 void ShardedEngine::keep_whole() {

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StorageImpl.h>
 
@@ -229,10 +230,28 @@ void FlatUnit::finish_mean() {
       gradient.add_(part);
     } else {
       gradient = part;
+      if (options_.peer_copies) mean_gradient_ = mean;
     }
   }
   mean_.reset();
   if (options_.stage != ShardStage::optimizer) gradients_ = at::Tensor();
+}
+
+at::Tensor FlatUnit::part_gradient() {
+  const c10::AutoGradMode no_graph(false);
+  const auto places = layout_.pieces(exchange_.part());
+  if (!mean_gradient_.defined()) mean_gradient_ = at::zeros_like(shard_);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const at::Tensor& gradient = pieces_[i].tensor.grad();
+    if (!gradient.defined()) {
+      throw InvalidArgument(concat("ShardedDataParallel: the part of '", pieces_[i].name,
+                                   "' has no gradient to send to its copy"));
+    }
+    const at::Tensor place = mean_gradient_.narrow(0, places[i].at, places[i].count);
+    // One that somebody has put in place of the mean lies elsewhere.
+    if (gradient.const_data_ptr() != place.const_data_ptr()) place.copy_(gradient);
+  }
+  return mean_gradient_;
 }
 
 void FlatUnit::drop_transfers() {
@@ -252,6 +271,7 @@ void FlatUnit::forget_backward() {
 }
 
 void FlatUnit::zero_grad() {
+  mean_gradient_ = at::Tensor();
   for (const NamedParameter& piece : pieces_) piece.tensor.mutable_grad() = at::Tensor();
   for (const WalkedTensor& each : parameters_) each.tensor.mutable_grad() = at::Tensor();
   sums_.assign(sums_.size(), at::Tensor());

@@ -34,6 +34,10 @@ class FlatUnit {
   const FlatLayout& layout() const { return layout_; }
   /// This rank's parts, those of layout().pieces().
   const std::vector<NamedParameter>& pieces() const { return pieces_; }
+  /// All of this rank's part, with padding, of which the pieces are stretches.
+  const at::Tensor& part() const { return shard_; }
+  /// The pieces' gradients, laid out as the part. Each piece has one.
+  at::Tensor part_gradient();
 
   /// Begins to bring the parameters together, unless they are there or on their way.
   void fetch();
@@ -96,6 +100,7 @@ class FlatUnit {
   std::vector<at::Tensor> hidden_;  // what the parameters were before show()
 
   at::Tensor gradients_;
+  at::Tensor mean_gradient_;      // of the part, which the pieces' gradients are stretches of
   std::vector<at::Tensor> sums_;  // of whole gradients not yet reduced, in the type of the parts
   std::vector<bool> seen_, taken_;
   std::size_t seen_count_ = 0;

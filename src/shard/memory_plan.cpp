@@ -106,6 +106,7 @@ class ShardedStep {
     }
     forward();
     backward();
+    if (plan_.peer_copies) exchange_copies();
     return most_;
   }
 
@@ -132,6 +133,7 @@ class ShardedStep {
       const bool stays = !keeps_parts_only() || is_root || !plan_.reshard_after_forward;
       if (stays) bytes += whole(layouts_[i]);
       if (keeps_parts_only() || converts()) bytes += part(layouts_[i]);
+      if (plan_.peer_copies) bytes += part(layouts_[i]);
     }
     return bytes;
   }
@@ -176,6 +178,17 @@ class ShardedStep {
     }
   }
 
+  // Every mean has ended, and beside the gradients of the part lie those of the copied one.
+  void exchange_copies() {
+    std::int64_t parts = 0, buffers = 0;
+    for (const FlatLayout& each : layouts_) {
+      parts += part(each);
+      buffers += buffer(each);
+    }
+    most_.note(keeps_parts_only() ? 2 * parts : resting(),
+               2 * parts + (plan_.stage == 1 ? buffers : 0), 0);
+  }
+
   void start_mean(std::ptrdiff_t unit) {
     if (in_flight_.size() == kMeansInFlight) {
       const FlatLayout& first = layouts_[in_flight_.front()];
@@ -205,7 +218,7 @@ std::int64_t optimizer_elements(const ModelSizes& model, const MemoryPlan& plan)
   };
   for (const auto& unit : model.units) add(unit);
   add(model.root);
-  return count;
+  return plan.stage != 0 && plan.peer_copies ? 2 * count : count;
 }
 
 }  // namespace
@@ -220,6 +233,11 @@ MemoryByKind predict_memory(const ModelSizes& model, const MemoryPlan& plan) {
   if (plan.stage != 0 && (plan.replicas < 1 || plan.ranks % plan.replicas != 0)) {
     throw InvalidArgument(concat("memory plan: replicas are ", plan.replicas, "; the ranks, ",
                                  plan.ranks, ", must be a multiple of them"));
+  }
+  if (plan.stage != 0 && plan.peer_copies && (plan.ranks < 2 || plan.replicas != 1)) {
+    throw InvalidArgument(concat("memory plan: copies at a neighbour on ", plan.ranks,
+                                 " rank(s) with replicas ", plan.replicas,
+                                 "; they need two ranks or more, and replicas 1"));
   }
   const Most most = plan.stage == 0 ? most_of_ddp(model, plan) : ShardedStep(model, plan).most();
   MemoryByKind result{.parameters = most.parameters,

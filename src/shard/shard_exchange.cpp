@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "comm/group_impl.h"
 #include "comm/ordered_sum.h"
@@ -9,6 +10,11 @@
 #include "lockstep/mesh.h"
 
 namespace lockstep {
+namespace {
+
+constexpr int kCopyTag = 2;
+
+}  // namespace
 
 ShardExchange::ShardExchange(const ProcessGroup& group, c10::Device device) : device_(device) {
   if (!group.is_member()) {
@@ -73,6 +79,35 @@ ShardExchange::Mean ShardExchange::mean(const at::Tensor& whole, const at::Tenso
     mean.work = group_.reduce_scatter_tensor(share, whole, {.op = ReduceOp::avg, .async_op = true});
   }
   return mean;
+}
+
+void ShardExchange::pass_back(const at::Tensor& mine, const at::Tensor& theirs) {
+  // Parts may lie in the memory of the host, which the group of a GPU does not send from.
+  const at::Tensor sent = mine.defined() ? mine.to(device_) : mine;
+  const at::Tensor received = theirs.defined() && theirs.device() != device_
+                                  ? at::empty_like(theirs, theirs.options().device(device_))
+                                  : theirs;
+  std::vector<P2POp> messages;
+  if (received.defined()) {
+    messages.push_back({.kind = P2POp::Kind::recv,
+                        .tensor = &received,
+                        .peer = (rank_ + 1) % ranks_,
+                        .tag = kCopyTag});
+  }
+  if (sent.defined()) {
+    traffic_.copies += static_cast<std::int64_t>(sent.nbytes());
+    messages.push_back({.kind = P2POp::Kind::send,
+                        .tensor = &sent,
+                        .peer = (rank_ + ranks_ - 1) % ranks_,
+                        .tag = kCopyTag});
+  }
+  if (messages.empty()) return;
+  for (Work& work : group_.batch_isend_irecv(messages)) work.wait();
+  if (!received.is_same(theirs)) theirs.copy_(received);
+  if (device_.is_cpu()) return;
+  // Whoever is told that the gradients are there relies on it, also when the group ends next.
+  const c10::impl::VirtualGuardImpl guard(device_.type());
+  guard.synchronizeStream(guard.getStream(device_));
 }
 
 at::Tensor ShardExchange::gather_number(const at::Tensor& number) {

@@ -32,6 +32,10 @@ class ShardExchange {
   /// `whole` comes to hold every part of this copy. Both stay as they are until the work is done.
   Work gather(const at::Tensor& whole, const at::Tensor& shard);
 
+  /// `mine` goes to the rank before this one, and `theirs` comes from the rank after it, for copies
+  /// of parts. Where one is undefined there is nothing to send, or to receive.
+  void pass_back(const at::Tensor& mine, const at::Tensor& theirs);
+
   /// Every part's number, from a tensor with one of each.
   at::Tensor gather_number(const at::Tensor& number);
 
@@ -53,8 +57,7 @@ class ShardExchange {
   int replicas() const { return replicas_; }
   int ranks() const { return ranks_; }
 
-  ProcessGroup group() const { return group_; }      // all ranks
-  ProcessGroup holders() const { return holders_; }  // with replicas: of this part, by copy
+  ProcessGroup group() const { return group_; }  // all ranks
   c10::Device device() const { return device_; }
   const ShardedTraffic& traffic() const { return traffic_; }
 

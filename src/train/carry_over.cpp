@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <string>
+#include <utility>
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
@@ -26,6 +28,40 @@ constexpr std::chrono::milliseconds kLook{20};
 std::string pack(const json& value) {
   const std::vector<std::uint8_t> bytes = json::to_cbor(value);
   return {bytes.begin(), bytes.end()};
+}
+
+// What the takers of a state are told of it.
+json describe_offer(HandedState& offered) {
+  offered.bytes = total_bytes(distinct_tensors(offered.state));
+  return {{"state", describe_state(offered.state)},
+          {"values", offered.values},
+          {"bytes", offered.bytes}};
+}
+
+// After all have heard of it; `handed` is what the source has offered.
+HandedState transfer_state(ProcessGroup& group, const Standing& standing, const StateHolder& holder,
+                           json message, HandedState handed) {
+  const bool is_source = group.rank() == standing.source;
+  const Transfer transfer{
+      .givers = standing.givers, .takers = standing.takers, .bytes = message.at("bytes")};
+  if (standing.takes(group.rank())) {
+    handed.state = allocate_state(
+        message.at("state"),
+        holder.give_up({.description = message.at("state"), .bytes = transfer.bytes}));
+    std::vector<at::Tensor> tensors = distinct_tensors(handed.state);
+    if (total_bytes(tensors) != transfer.bytes) {  // two of them are one here, and not there
+      handed.state = allocate_state(message.at("state"));
+      tensors = distinct_tensors(handed.state);
+    }
+    receive_tensors(group, transfer, tensors);
+  } else if (sends(group.rank(), group, transfer)) {
+    if (!is_source) handed = holder.offer();
+    send_tensors(group, transfer, distinct_tensors(handed.state));
+  }
+  if (!standing.takes(group.rank())) handed.state = {};
+  if (!is_source || standing.takers.empty()) handed.bytes = 0;
+  handed.values = std::move(message.at("values"));
+  return handed;
 }
 
 }  // namespace
@@ -83,34 +119,44 @@ bool StateOffer::fits_in_memory() const {
 HandedState hand_over(ProcessGroup& group, const Standing& standing, const StateHolder& holder) {
   HandedState handed;
   std::string text;
-  const bool is_source = group.rank() == standing.source;
-  if (is_source) {
+  if (group.rank() == standing.source) {
     handed = holder.offer();
-    handed.bytes = total_bytes(distinct_tensors(handed.state));
-    text = pack({{"state", describe_state(handed.state)},
-                 {"values", handed.values},
-                 {"bytes", handed.bytes}});
+    text = pack(describe_offer(handed));
   }
   json message = json::from_cbor(group.broadcast_string(text, standing.source));
-  const Transfer transfer{
-      .givers = standing.givers, .takers = standing.takers, .bytes = message.at("bytes")};
-  if (standing.takes(group.rank())) {
-    handed.state = allocate_state(
-        message.at("state"),
-        holder.give_up({.description = message.at("state"), .bytes = transfer.bytes}));
-    std::vector<at::Tensor> tensors = distinct_tensors(handed.state);
-    if (total_bytes(tensors) != transfer.bytes) {  // two of them are one here, and not there
-      handed.state = allocate_state(message.at("state"));
-      tensors = distinct_tensors(handed.state);
-    }
-    receive_tensors(group, transfer, tensors);
-  } else if (sends(group.rank(), group, transfer)) {
-    if (!is_source) handed = holder.offer();
-    send_tensors(group, transfer, distinct_tensors(handed.state));
+  return transfer_state(group, standing, holder, std::move(message), std::move(handed));
+}
+
+std::vector<HandedState> hand_over_each(ProcessGroup& group, const std::vector<Standing>& standings,
+                                        const std::function<StateHolder(int)>& holder_of) {
+  const auto count = static_cast<int>(standings.size());
+  std::vector<HandedState> handed(standings.size());
+  if (std::ranges::all_of(standings, [](const Standing& each) { return each.takers.empty(); })) {
+    return handed;
   }
-  if (!standing.takes(group.rank())) handed.state = {};
-  if (!is_source || standing.takers.empty()) handed.bytes = 0;
-  handed.values = std::move(message.at("values"));
+  json offers = json::array();
+  for (int i = 0; i < count; ++i) {
+    if (standings[i].takers.empty() || standings[i].source != group.rank()) continue;
+    handed[i] = holder_of(i).offer();
+    offers.push_back({i, describe_offer(handed[i])});
+  }
+  std::map<int, json> messages;
+  for (const std::string& text : group.all_gather_string(pack(offers))) {
+    for (json& offer : json::from_cbor(text)) {
+      messages[offer.at(0).get<int>()] = std::move(offer.at(1));
+    }
+  }
+  // In one order for all, so that nobody waits in a circle. A rank that gives one state and takes
+  // the next, as in copies of parts, is the reason for every other first: neighbours pair up.
+  for (const int first : {0, 1}) {
+    for (int i = first; i < count; i += 2) {
+      const Standing& standing = standings[i];
+      const bool gives = std::ranges::count(standing.givers, group.rank()) > 0;
+      if (standing.takers.empty() || (!gives && !standing.takes(group.rank()))) continue;
+      handed[i] = transfer_state(group, standing, holder_of(i), std::move(messages.at(i)),
+                                 std::move(handed[i]));
+    }
+  }
   return handed;
 }
 

@@ -28,7 +28,7 @@ bool ranks_were_lost(World& world, const std::function<bool()>& asked_to_stop);
 
 /// Who has which state.
 struct Standing {
-  int source = -1;          // the lowest of those that are furthest
+  int source = -1;          // the first of those that are furthest
   std::vector<int> givers;  // all of those
   std::vector<int> takers;  // those without state, or behind
 
@@ -68,6 +68,12 @@ struct StateHolder {
 
 /// Collective. The state goes from those who have it to the takers, the source's values to all.
 HandedState hand_over(ProcessGroup& group, const Standing& standing, const StateHolder& holder);
+
+/// Collective. The same for several states, each with its own givers and takers: `holder_of` is
+/// asked for those in which this rank has a part. Ranks that have to do with different states send
+/// and receive at the same time. The values of states are not given.
+std::vector<HandedState> hand_over_each(ProcessGroup& group, const std::vector<Standing>& standings,
+                                        const std::function<StateHolder(int)>& holder_of);
 
 /// Whether a SyncBatchNorm communicates in a group of its own, which nobody would form again.
 bool has_group_of_its_own(const torch::nn::Module& module, const ProcessGroup& group);

@@ -1,34 +1,20 @@
 #include "train/part_standing.h"
 
-#include <string>
+#include <algorithm>
 
 #include "core/rank_list.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
-namespace {
 
-std::vector<int> holders_of(int rank, int ranks, int replicas) {
-  const int parts = ranks / replicas;
+std::vector<int> PartPlaces::holders(int part) const {
   std::vector<int> holders;
-  for (int holder = rank % parts; holder < ranks; holder += parts) holders.push_back(holder);
+  for (int holder = part; holder < ranks; holder += parts()) holders.push_back(holder);
+  if (peer_copies) holders.push_back((part + ranks - 1) % ranks);
   return holders;
 }
 
-}  // namespace
-
-Standing PartStanding::of_holders(int rank, int replicas) const {
-  Standing standing;
-  const auto ranks = static_cast<int>(takes.size());
-  int copy = 0;
-  for (const int holder : holders_of(rank, ranks, replicas)) {
-    (takes[holder] ? standing.takers : standing.givers).push_back(copy++);
-  }
-  standing.source = standing.givers.front();
-  return standing;
-}
-
-PartStanding stand_in_parts(const std::vector<PartHolding>& all, int replicas) {
+PartStanding stand_in_parts(const std::vector<PartHolding>& all, const PartPlaces& places) {
   const auto ranks = static_cast<int>(all.size());
   PartStanding standing;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -47,23 +33,23 @@ PartStanding stand_in_parts(const std::vector<PartHolding>& all, int replicas) {
     const bool current = each.has_state && each.updates == furthest.updates;
     standing.takes.push_back(!current && !standing.applies.back());
   }
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::vector<int> holders = holders_of(rank, ranks, replicas);
-    int giver = -1;
-    for (const int holder : holders) {
-      if (giver < 0 && !standing.takes[holder]) giver = holder;
+  for (int part = 0; part < places.parts(); ++part) {
+    Standing& holders = standing.parts.emplace_back();
+    for (const int holder : places.holders(part)) {
+      (standing.takes[holder] ? holders.takers : holders.givers).push_back(holder);
     }
-    if (giver < 0) {
-      throw Error(concat("the part of the model that ", list_ranks(holders),
+    if (holders.givers.empty()) {
+      std::ranges::sort(holders.takers);
+      throw Error(concat("the part of the model that ", list_ranks(holders.takers),
                          " held is lost with them; the run can only go on from its newest "
                          "snapshot, as often as --max-restarts allows"));
     }
-    standing.like.push_back(giver);
+    holders.source = holders.givers.front();
   }
   return standing;
 }
 
-PartStanding compare_parts(ProcessGroup& group, const PartHolding& mine, int replicas) {
+PartStanding compare_parts(ProcessGroup& group, const PartHolding& mine, const PartPlaces& places) {
   std::vector<PartHolding> all;
   for (const nlohmann::json& each :
        group.all_gather_json({mine.has_state, mine.commits, mine.updates, mine.prepared})) {
@@ -72,7 +58,7 @@ PartStanding compare_parts(ProcessGroup& group, const PartHolding& mine, int rep
                    .updates = each.at(2),
                    .prepared = each.at(3)});
   }
-  return stand_in_parts(all, replicas);
+  return stand_in_parts(all, places);
 }
 
 }  // namespace lockstep

@@ -10,12 +10,24 @@
 
 namespace lockstep {
 
+/// Which ranks hold which part of a model.
+struct PartPlaces {
+  int ranks = 1;
+  int replicas = 1;          // ShardedOptions's
+  bool peer_copies = false;  // likewise
+
+  int parts() const { return ranks / replicas; }
+  int part_of(int rank) const { return rank % parts(); }
+  /// The ranks whose part it is, and last the one that keeps a copy of it.
+  std::vector<int> holders(int part) const;
+};
+
 /// What a rank of a sharded run has when ranks were replaced.
 struct PartHolding {
   bool has_state = false;
   std::int64_t commits = 0;  // of all kinds
-  std::int64_t updates = 0;  // of its part, by the optimizer
-  bool prepared = false;     // it has all that the next update needs
+  std::int64_t updates = 0;  // of what it holds, by the optimizer
+  bool prepared = false;     // it has all that the next update of it needs
 };
 
 /// Who has which part, and what each rank does so that all stand where the furthest stands.
@@ -23,19 +35,16 @@ struct PartHolding {
 /// All ranks agree before each update (docs/recovery.md). So where one has made an update, every
 /// other one that has a state has made it, too, or is prepared for it.
 struct PartStanding {
-  Standing values;            // of what is the same on all ranks
-  std::vector<bool> applies;  // ranks that make the update for which they are prepared
-  std::vector<bool> takes;    // ranks that take their part from another holder
-  std::vector<int> like;      // for each rank the lowest holder of the same part that gives it
-
-  /// That of one rank among the holders of its part, whose numbers are those of the copies.
-  Standing of_holders(int rank, int replicas) const;
+  Standing values;              // of what is the same on all ranks
+  std::vector<bool> applies;    // ranks that make the update for which they are prepared
+  std::vector<bool> takes;      // ranks that take all that they hold from others
+  std::vector<Standing> parts;  // of the holders of each part
 };
 
 /// Throws Error when no rank has a state, or nobody a part that is to be taken.
-PartStanding stand_in_parts(const std::vector<PartHolding>& all, int replicas);
+PartStanding stand_in_parts(const std::vector<PartHolding>& all, const PartPlaces& places);
 
 /// Collective.
-PartStanding compare_parts(ProcessGroup& group, const PartHolding& mine, int replicas);
+PartStanding compare_parts(ProcessGroup& group, const PartHolding& mine, const PartPlaces& places);
 
 }  // namespace lockstep

@@ -15,7 +15,8 @@ constexpr const char* kCallbackPart = "callback_";
 
 std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
                                          const ShardedEngine* sharded,
-                                         const TrainerOptions& options) {
+                                         const TrainerOptions& options,
+                                         ShardPart part = ShardPart::own) {
   std::vector<ParamGroup> groups(1);
   if (options.groups) {
     groups = options.groups(module);
@@ -25,7 +26,7 @@ std::unique_ptr<Optimizer> optimizer_for(const torch::nn::Module& module,
   if (std::ranges::all_of(groups, [](const ParamGroup& each) { return each.parameters.empty(); })) {
     throw InvalidArgument("Trainer: the model has no parameters to train");
   }
-  if (sharded != nullptr) groups = sharded->parts_of(std::move(groups));
+  if (sharded != nullptr) groups = sharded->parts_of(std::move(groups), part);
   return make_optimizer(std::move(groups), options.optimizer);
 }
 
@@ -49,6 +50,9 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sha
       parameters_(optimizer_->parameters()),
       schedule_(options.schedule),
       watch_(options.watch) {
+  if (sharded_ != nullptr && sharded_->keeps_copy()) {
+    copy_optimizer_ = optimizer_for(*module_, sharded_, options, ShardPart::copied);
+  }
   if (options.precision == Precision::fp16_autocast) scaler_.emplace();
   if (!std::holds_alternative<std::monostate>(options.compression) &&
       !std::holds_alternative<CommHook>(options.compression)) {
@@ -56,6 +60,18 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sha
     compression_->use_transactions();
   }
   if (options.ema_decay > 0) ema_.emplace(*module_, EmaOptions{.decay = options.ema_decay});
+}
+
+void RunState::update(const StepArguments& arguments) {
+  optimizer_->step(arguments);
+  if (!copy_optimizer_) return;
+  // What a schedule or a callback has set, as the owner has it.
+  for (std::size_t group = 0; group < optimizer_->groups().size(); ++group) {
+    copy_optimizer_->set_lr(group, optimizer_->lr(group));
+    copy_optimizer_->set_momentum(group, optimizer_->momentum(group));
+  }
+  copy_optimizer_->step(arguments);
+  sharded_->drop_copy_gradients();
 }
 
 Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
@@ -69,10 +85,16 @@ Snapshot RunState::snapshot(const SlotShare& share, std::int64_t epoch) const {
   return snapshot;
 }
 
-Snapshot RunState::parts() const {
+Snapshot RunState::parts(const HeldParts& which) const {
   Snapshot snapshot;
-  snapshot.parts["model"] = sharded_ != nullptr ? sharded_->held_state() : module_state(*module_);
-  snapshot.parts["optimizer"] = optimizer_->state();
+  State& model = snapshot.parts["model"];
+  if (sharded_ == nullptr) {
+    model = module_state(*module_);
+  } else {
+    model = which.alone ? sharded_->part_state(which.part) : sharded_->held_state(which.part);
+  }
+  const bool own = which.part == ShardPart::own;
+  snapshot.parts["optimizer"] = (own ? optimizer_ : copy_optimizer_)->state();
   if (ema_) snapshot.parts["ema"] = ema_->state();
   return snapshot;
 }
@@ -153,6 +175,11 @@ std::vector<std::string> RunState::restore_values(const Snapshot& snapshot,
               .step_in_epoch = values.at("step_in_epoch"),
               .samples = values.at("samples")};
   return notes;
+}
+
+void RunState::restore_copy(const Snapshot& snapshot) {
+  sharded_->load_copy(part(snapshot, "model"));
+  copy_optimizer_->load_state(part(snapshot, "optimizer"));
 }
 
 void RunState::begin_with(const Snapshot& snapshot) {

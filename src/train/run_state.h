@@ -27,6 +27,12 @@ struct RunPosition {
   std::int64_t samples = 0;  // over all slots
 };
 
+/// Which part of a sharded model, and whether without what every rank has of it.
+struct HeldParts {
+  ShardPart part = ShardPart::own;
+  bool alone = false;
+};
+
 /// Everything that lasts from one step to the next, and nothing else: what a snapshot holds, and
 /// what a replaced rank will be sent.
 class RunState {
@@ -37,6 +43,8 @@ class RunState {
 
   RunPosition position;
   Optimizer& optimizer() { return *optimizer_; }
+  /// Of the copy of another rank's part; null without ShardedOptions::peer_copies.
+  Optimizer* copy_optimizer() { return copy_optimizer_.get(); }
   /// Those that are trained.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   LRSchedule& schedule() { return schedule_; }
@@ -46,6 +54,9 @@ class RunState {
   /// Null without compression, and for one that remembers nothing.
   const std::shared_ptr<GradientCompression>& compression() const { return compression_; }
 
+  /// The optimizer's step; of a copied part, too, whose gradients go with it.
+  void update(const StepArguments& arguments);
+
   /// The tensors are the live ones. Of a sharded model it is a state in parts, and every rank
   /// calls it.
   Snapshot snapshot(const SlotShare& share, std::int64_t epoch) const;
@@ -54,7 +65,7 @@ class RunState {
   /// together. What is the same on all ranks, whatever each of them holds of the model:
   Snapshot values(const SlotShare& share, std::int64_t epoch) const;
   /// And what this rank holds of the model and the optimizer's state.
-  Snapshot parts() const;
+  Snapshot parts(const HeldParts& which = {}) const;
 
   /// Throws InvalidArgument, naming what differs, for a snapshot of another kind of run;
   /// `directory` is for that message. Returns lines about what the snapshot did not have.
@@ -62,6 +73,9 @@ class RunState {
 
   /// The same for values() alone.
   std::vector<std::string> restore_values(const Snapshot& snapshot, const std::string& directory);
+
+  /// Takes over the copy of another rank's part from that one's parts().
+  void restore_copy(const Snapshot& snapshot);
 
   /// Takes over what TrainerOptions::initial says. Throws InvalidArgument.
   void begin_with(const Snapshot& snapshot);
@@ -76,6 +90,7 @@ class RunState {
   std::shared_ptr<torch::nn::Module> module_;
   ShardedEngine* sharded_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Optimizer> copy_optimizer_;
   std::vector<NamedParameter> parameters_;
   LRSchedule schedule_;
   std::optional<GradScaler> scaler_;

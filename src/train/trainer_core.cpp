@@ -82,18 +82,19 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   task_.set_input(device, input_type);
   if (evaluation_ != nullptr) evaluation_->set_input(device, input_type);
 
+  // A process that takes another's place finds the others in agreement.
+  agrees_to_updates_ = world_.joins() ? options_.shard.has_value() : all_agree_to_updates();
   spread_model();
   state_ = std::make_unique<RunState>(module_, task_.sharded(), options_);
   assume_role();
   if (world_.joins()) {
     recovers_ = true;
-    agrees_to_updates_ = options_.shard.has_value();
     carry_over(/*formed=*/true);
   } else {
     find_place();
     make_step_parts(/*formed_again=*/false);
+    make_copies();
     has_state_ = true;
-    agrees_to_updates_ = all_agree_to_updates();
   }
   StepProfilerOptions profile = options_.profile;
   profile.rank = slot_of(world_);  // two ranks of different memberships may be the same

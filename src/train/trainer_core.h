@@ -16,6 +16,7 @@
 #include "lockstep/training_task.h"
 #include "lockstep/world.h"
 #include "train/gradient_step.h"
+#include "train/part_standing.h"
 #include "train/run_curves.h"
 #include "train/run_journal.h"
 #include "train/run_state.h"
@@ -24,8 +25,6 @@
 #include "train/stop_watch.h"
 
 namespace lockstep {
-
-struct StateOffer;
 
 /// One run of a Trainer on one rank. What lasts is in RunState; a step is computed by GradientStep
 /// and takes effect in commit_step(); everything else here decides when to report, evaluate, save
@@ -110,6 +109,7 @@ class TrainerCore {
   bool is_main() const { return world_.rank() == 0; }
 
   // trainer_recovery.cpp: going on after ranks were replaced (docs/recovery.md)
+  std::string obstacle_to_recovery() const;
   bool recoverable();
   bool others_were_lost();
   void carry_over(bool formed);
@@ -118,9 +118,9 @@ class TrainerCore {
   struct Takeover {
     int source = 0;         // whose values all have
     bool takes = false;     // this rank has taken tensors
-    std::size_t bytes = 0;  // that this rank, who speaks for them, has given each of `takers`
+    std::size_t bytes = 0;  // that this rank, who speaks for them, has given `takers`
     std::vector<int> takers = {};
-    std::vector<int> like = {};  // for each rank: whose tensors it has
+    std::vector<int> part_sources = {};  // of a sharded run: whose tensors of each part are right
   };
   Takeover take_over();
   void adopt(const nlohmann::json& values);
@@ -134,14 +134,19 @@ class TrainerCore {
   void verify_state(const Takeover& taken);
 
   // trainer_shard_recovery.cpp: the same where each rank keeps a part
+  bool has_parts_elsewhere() const;
+  PartPlaces part_places() const;
   bool all_agree_to_updates();
   void agree_to_update(const StepArguments& arguments);
   void make_prepared_update();
+  StateHolder part_holder(int part, bool to_owner);
+  Snapshot give_up_copy(const StateOffer& offer);
+  void make_copies();
   Takeover take_over_parts();
 
   // trainer_replicas.cpp: whether all ranks have the same state
   std::string fingerprint() const;
-  std::string part_fingerprint() const;
+  std::map<int, std::string> part_fingerprints() const;
   bool compares_after(std::int64_t step) const;
   void compare_replicas();
   [[noreturn]] void reject_replicas(const std::vector<int>& wrong, const std::string& what);

@@ -40,19 +40,25 @@ std::string milliseconds_text(Clock::duration time) {
 
 }  // namespace
 
-// Whether what this process computes can be computed again elsewhere.
-bool TrainerCore::recoverable() {
-  std::string obstacle;
+// Why what this process computes cannot be computed again elsewhere; empty where it can.
+std::string TrainerCore::obstacle_to_recovery() const {
+  if (has_group_of_its_own(*module_, world_.group())) {
+    return "a SyncBatchNorm communicates in a group of its own";
+  }
+  if (options_.shard && !has_parts_elsewhere()) {
+    return "its part of the model is nowhere else; all ranks go on from the newest snapshot "
+           "instead, as often as --max-restarts allows";
+  }
   const bool replayable =
       task_.data().replayable() && (evaluation_ == nullptr || evaluation_->data().replayable());
-  if (!replayable) obstacle = "the data comes from a source that cannot deliver a batch again";
-  if (task_.sharded() != nullptr && options_.shard->replicas < 2) {
-    obstacle =
-        "its part of the model is nowhere else; all ranks go on from the newest snapshot instead, "
-        "as often as --max-restarts allows";
-  }
-  if (has_group_of_its_own(*module_, world_.group())) {
-    obstacle = "a SyncBatchNorm communicates in a group of its own";
+  return replayable ? "" : "the data comes from a source that cannot deliver a batch again";
+}
+
+bool TrainerCore::recoverable() {
+  const std::string obstacle = obstacle_to_recovery();
+  if (options_.shard && options_.shard->peer_copies && !agrees_to_updates_) {
+    say("lockstep: no copies of parts are kept (peer_copies): no rank that dies is replaced in "
+        "place here");
   }
   if (!obstacle.empty()) {
     if (can_recover(world_)) {
@@ -163,11 +169,8 @@ TrainerCore::Takeover TrainerCore::take_over() {
   const bool takes = standing.takes(group.rank());
   if (takes) take_state(std::move(handed.state), handed.values.at("data"));
   adopt(handed.values);
-  return {.source = standing.source,
-          .takes = takes,
-          .bytes = handed.bytes,
-          .takers = standing.takers,
-          .like = std::vector<int>(static_cast<std::size_t>(group.size()), standing.source)};
+  return {
+      .source = standing.source, .takes = takes, .bytes = handed.bytes, .takers = standing.takers};
 }
 
 // The values that a run has beside its state, and whom and what follows from them.
@@ -297,17 +300,24 @@ void TrainerCore::readmit_to_snapshots(bool takes) {
 }
 
 void TrainerCore::verify_state(const Takeover& taken) {
-  const std::string mine = fingerprint(), part = part_fingerprint();
-  const bool save_again = save_in_doubt_ && save_was_lost();
-  const auto all = world_.group().all_gather_json(
-      {{"state", mine}, {"part", part}, {"commits", commits_}, {"save_again", save_again}});
+  json mine = {{"state", fingerprint()}, {"commits", commits_}, {"parts", json::object()}};
+  for (const auto& [part, sum] : part_fingerprints()) mine["parts"][std::to_string(part)] = sum;
+  mine["save_again"] = save_in_doubt_ && save_was_lost();
+  const auto all = world_.group().all_gather_json(mine);
+  const json& expected = all[static_cast<std::size_t>(taken.source)];
   std::vector<int> different;
+  int believed = taken.source;  // in what the first of them has wrong
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const json& expected = all[static_cast<std::size_t>(taken.source)];
-    const json& holder = all[static_cast<std::size_t>(taken.like[rank])];
-    const bool same = all[rank].at("state") == expected.at("state") &&
-                      all[rank].at("part") == holder.at("part") &&
-                      all[rank].at("commits") == expected.at("commits");
+    int other = taken.source;
+    bool same = all[rank].at("state") == expected.at("state") &&
+                all[rank].at("commits") == expected.at("commits");
+    for (const auto& [part, sum] : all[rank].at("parts").items()) {
+      const int source = taken.part_sources.at(std::stoul(part));
+      if (!same || sum == all[static_cast<std::size_t>(source)].at("parts").at(part)) continue;
+      same = false;
+      other = source;
+    }
+    if (!same && different.empty()) believed = other;
     if (!same) different.push_back(static_cast<int>(rank));
     if (!all[rank].at("save_again").get<bool>()) continue;
     duties_.save = true;
@@ -315,8 +325,7 @@ void TrainerCore::verify_state(const Takeover& taken) {
   }
   if (!different.empty()) {
     reject_replicas(different, concat("step ", state_->position.step, ": the state of ",
-                                      list_ranks(different), " is not that of rank ",
-                                      taken.like[static_cast<std::size_t>(different.front())]));
+                                      list_ranks(different), " is not that of rank ", believed));
   }
 }
 

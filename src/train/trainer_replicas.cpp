@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-Snapshot tensors_to_compare(const RunState& run) {
-  Snapshot state = run.parts();
+Snapshot tensors_to_compare(const RunState& run, ShardPart part = ShardPart::own) {
+  Snapshot state = run.parts({.part = part});
   state.parts["optimizer"].values = nlohmann::json::object();  // the rate is set before each step
   return state;
 }
@@ -28,9 +28,18 @@ std::string TrainerCore::fingerprint() const {
   return checksum_text(state_checksum(state));
 }
 
-// Of what a rank of a sharded run has in common with those that hold the same part.
-std::string TrainerCore::part_fingerprint() const {
-  return options_.shard ? checksum_text(state_checksum(tensors_to_compare(*state_))) : "";
+// By part, of what a rank of a sharded run has in common with others that hold the same.
+std::map<int, std::string> TrainerCore::part_fingerprints() const {
+  std::map<int, std::string> all;
+  if (!options_.shard) return all;
+  const PartPlaces places = part_places();
+  const int own = places.part_of(world_.rank());
+  const auto add = [&](int part, ShardPart which) {
+    all[part] = checksum_text(state_checksum(tensors_to_compare(*state_, which)));
+  };
+  add(own, ShardPart::own);
+  if (places.peer_copies) add((own + 1) % places.parts(), ShardPart::copied);
+  return all;
 }
 
 bool TrainerCore::compares_after(std::int64_t step) const {

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "shard/part_copy.h"
 #include "train/broadcast_module.h"
 #include "train/trainer_core.h"
 
@@ -18,7 +19,8 @@ void TrainerCore::check_shard() const {
   if (!options_.ddp.ignored.empty()) {
     throw InvalidArgument("Trainer: ddp.ignored has no meaning with shard");
   }
-  if (world_.joins() && options_.shard->replicas < 2) {
+  check_peer_copies(*options_.shard, world_.world_size());
+  if (world_.joins() && !has_parts_elsewhere()) {
     throw InvalidArgument("Trainer: a process cannot take the place of one of a sharded run");
   }
 }
@@ -41,10 +43,17 @@ void TrainerCore::spread_model() {
   ShardedOptions shard = *options_.shard;
   shard.init_sync = deferred && !world_.joins();  // otherwise just done, or not asked for
   shard.device = world_.device();
+  shard.peer_copies = shard.peer_copies && agrees_to_updates_;
   task_.shard(world_, shard);
 }
 
 std::string TrainerCore::who_has_a_dead_ranks_part() const {
+  if (options_.shard->peer_copies) {
+    return concat(
+        "lockstep: a rank that dies is replaced in place: a copy of its part is on the rank before "
+        "it, as rank 0's is on rank ",
+        world_.world_size() - 1);
+  }
   const int parts = world_.world_size() / options_.shard->replicas;
   return concat("lockstep: a rank that dies is replaced in place: its part is also on ",
                 options_.shard->replicas - 1, " other rank(s), as rank 0's is on rank ", parts);

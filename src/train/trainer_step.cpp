@@ -120,9 +120,12 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
         sharded->clip_grad_norm({.max_norm = limit, .scale = clips ? 1 / divisor : 1.0})
             .item<double>();
     if (clips) return norm;
-    if (divisor != 1 && !parameters.empty()) {  // of a small model a rank may have no part
-      arguments.grad_scale = at::full(
-          {}, divisor, at::TensorOptions(at::kFloat).device(parameters.front().tensor.device()));
+    // Of a small model a rank may have no part, and still a copy of one.
+    const bool copies = parameters.empty() && sharded->keeps_copy();
+    const auto& held = copies ? sharded->parameters(ShardPart::copied) : parameters;
+    if (divisor != 1 && !held.empty()) {
+      arguments.grad_scale =
+          at::full({}, divisor, at::TensorOptions(at::kFloat).device(held.front().tensor.device()));
     }
     return norm / divisor;
   }
@@ -148,7 +151,7 @@ void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArg
       scaler->step(state_->optimizer());
       scaler->update();
     } else {
-      state_->optimizer().step(arguments);
+      state_->update(arguments);
     }
     if (Ema* ema = state_->ema()) ema->update();
     ++updates_;

@@ -3,7 +3,7 @@ run that nothing happened to.
 
 recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
-Both take --spares N, and --shard STAGE with --replicas N for a sharded run.
+Both take --spares N, and --shard STAGE with --replicas N, or with --copies, for a sharded run.
 """
 
 import argparse
@@ -58,7 +58,8 @@ class Run:
                            KILL_JOINING_ONCE=str(self.folder / "killed_joining"))
         if getattr(self.arguments, "shard", 0):
             environment |= {"SHARD": str(self.arguments.shard),
-                            "REPLICAS": str(self.arguments.replicas),
+                            "REPLICAS": str(1 if self.arguments.copies else self.arguments.replicas),
+                            "COPIES": str(int(self.arguments.copies)),
                             "MODEL": self.arguments.model}
         environment |= {name: str(value) for name, value in self.settings.items()}
         environment.pop("LOCKSTEP_RUN_DIR", None)
@@ -158,9 +159,9 @@ def check_the_loop_was_found(name, run, settings):
         raise SystemExit(f"{name}: the stack does not show the loop: {stack}")
 
 
-def sharded_cases(ranks):
-    """Deaths around the agreement that comes before each update, with two ranks that hold the same
-    part each: 0 and 1, or 0 and 2, and 1 and 3."""
+def sharded_cases(ranks, copies):
+    """Deaths around the agreement that comes before each update. Two ranks hold each part: 0 and 1, or 0
+    and 2, and 1 and 3; with copies each rank and the one before it."""
     last = ranks - 1
     cases = {
         "before the agreement": {"KILL_BEFORE_AGREEMENT": 9, "KILL_RANK": last},
@@ -168,6 +169,8 @@ def sharded_cases(ranks):
         "after the agreement": {"KILL_AFTER_AGREEMENT": 9, "KILL_RANK": last},
         "rank 0 after the agreement": {"KILL_AFTER_AGREEMENT": 10, "KILL_RANK": 0},
     }
+    if copies:
+        return cases | copied_cases(ranks)
     if ranks == 4:
         cases |= {
             # Rank 0 has made the update, the holders of the other part have not.
@@ -186,8 +189,38 @@ def sharded_cases(ranks):
     return cases
 
 
+def copied_cases(ranks):
+    """Who is behind, and who dies together, where rank r - 1 keeps a copy of the part of rank r."""
+    from_snapshot = {"options": ["--max-restarts", "3"]}
+    cases = {
+        # The one with the copy of its part has not made the update, and rolls forward.
+        "with its copy behind": {"KILL_AT_STEP": 10, "KILL_RANK": 1, "HELD_IN_AGREEMENT": 9,
+                                 "HELD_RANKS": "0", "AHEAD_RANKS": "" if ranks == 2 else "2"},
+    }
+    if ranks > 2:
+        cases |= {
+            "with its copy ahead": {"KILL_AT_STEP": 10, "KILL_RANK": 1, "HELD_IN_AGREEMENT": 9,
+                                    "HELD_RANKS": "2", "AHEAD_RANKS": "0"},
+            "together with its neighbour": {"KILL_IN_STEP": 13, "KILL_RANK": 2, "KILL_RANK_TOO": 1,
+                                            **from_snapshot},
+        }
+    if ranks == 4:
+        cases |= {
+            "with all others behind": {"KILL_AT_STEP": 10, "KILL_RANK": 2, "HELD_IN_AGREEMENT": 9,
+                                       "HELD_RANKS": "013"},
+            "together with no neighbour": {"KILL_IN_STEP": 9, "KILL_RANK": 3, "KILL_RANK_TOO": 1},
+            "together with no neighbour after the agreement": {
+                "KILL_AFTER_AGREEMENT": 9, "KILL_RANK": 0, "KILL_RANK_TOO": 2},
+            "together with rank 0, its neighbour": {"KILL_IN_STEP": 13, "KILL_RANK": 3,
+                                                    "KILL_RANK_TOO": 0, **from_snapshot},
+        }
+    return cases
+
+
 def check_who_has_the_part(name, run):
-    line = "a rank that dies is replaced in place: its part is also on 1 other rank(s), as rank 0's"
+    line = "a rank that dies is replaced in place: " + (
+        "a copy of its part is on the rank before it" if run.arguments.copies else
+        "its part is also on 1 other rank(s), as rank 0's")
     if line not in run.text():
         raise SystemExit(f"{name}: nobody says whether a rank can be replaced\n{run.text()}")
 
@@ -222,7 +255,7 @@ def phases(arguments, ranks, folder):
         "rank 0 in an endless loop": {"LOOP_IN_STEP": 10, "KILL_RANK": 0, "hang_timeout": 3},
     }
     if arguments.shard:
-        cases |= sharded_cases(ranks)
+        cases |= sharded_cases(ranks, arguments.copies)
     elif ranks > 2:
         cases |= {
             "together with rank 0 in a step": {"KILL_IN_STEP": 11, "KILL_RANK": last,
@@ -331,6 +364,8 @@ def main():
     parser.add_argument("--spares", type=int, default=0)
     parser.add_argument("--shard", type=int, default=0, help="the stage")
     parser.add_argument("--replicas", type=int, default=2, help="with --shard")
+    parser.add_argument("--copies", action="store_true",
+                        help="with --shard: copies of parts at neighbours instead")
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     print(f"seed {arguments.seed}", flush=True)

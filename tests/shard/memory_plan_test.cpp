@@ -46,16 +46,28 @@ Counts counted(World& world, const ShardedOptions& options, bool checkpointing) 
   Gpt2 model(odd_gpt2(), {.activation_checkpointing = checkpointing, .seed = 5});
   ShardedDataParallel sharded(world, model, options);
   AdamW optimizer(sharded.parameters(), {.lr = 1e-3});
+  std::optional<AdamW> of_copy;
+  if (options.peer_copies) {
+    of_copy.emplace(sharded.engine().parameters(ShardPart::copied), AdamWOptions{.lr = 1e-3});
+  }
   for (int step = 0; step < 3; ++step) {
     const at::Tensor ids = torch::randint(101, {2, 20}, torch::kLong);
     sharded.zero_grad();
     const Gpt2Loss loss = sharded(ids, ids.roll(-1, 1));
     (loss.sum / loss.count).backward();
+    if (of_copy) sharded.engine().exchange_copy_gradients();
     optimizer.step();
+    if (of_copy) of_copy->step();
   }
   Counts counts{.parameters = sharded.memory().most_parameters,
                 .gradients = sharded.memory().most_gradients};
-  for (const auto& [name, tensor] : optimizer.state().tensors) {
+  State kept = optimizer.state();
+  if (of_copy) {
+    for (const auto& [name, tensor] : of_copy->state().tensors) {
+      kept.tensors["copied " + name] = tensor;
+    }
+  }
+  for (const auto& [name, tensor] : kept.tensors) {
     if (tensor.numel() > 1) counts.optimizer += static_cast<std::int64_t>(tensor.nbytes());
   }
   return counts;
@@ -66,7 +78,7 @@ int bytes_of_type(std::optional<at::ScalarType> type, int otherwise) {
 }
 
 void expect_predicted_counts(const InitOptions& init_options, bool adds_on_receipt,
-                             int replicas = 1) {
+                             const ShardedOptions& of_all = {}) {
   World world = init(init_options);
   std::vector<ShardedOptions> all;
   for (const int stage : {1, 2, 3}) {
@@ -82,13 +94,15 @@ void expect_predicted_counts(const InitOptions& init_options, bool adds_on_recei
   all.push_back({.units = {"h.*"}, .prefetch = 0, .reshard_after_forward = false});
   all.push_back({.units = {"h.*"}, .reduce_type = at::kBFloat16});
   for (ShardedOptions& options : all) {
-    options.replicas = replicas;
+    options.replicas = of_all.replicas;
+    options.peer_copies = of_all.peer_copies;
     const Counts found = counted(world, options, /*checkpointing=*/&options == &all.back());
     const int gather_bytes = bytes_of_type(options.gather_type, 4);
     const MemoryByKind predicted = predict_memory(
         gpt2_sizes(odd_gpt2()), {.stage = static_cast<int>(options.stage),
                                  .ranks = world.world_size(),
-                                 .replicas = replicas,
+                                 .replicas = of_all.replicas,
+                                 .peer_copies = of_all.peer_copies,
                                  .gather_bytes = gather_bytes,
                                  .reduce_bytes = bytes_of_type(options.reduce_type, gather_bytes),
                                  .prefetch = options.prefetch,
@@ -145,6 +159,19 @@ TEST(MemoryPlan, replicas_take_the_memory_of_fewer_ranks) {
   EXPECT_LT(memory(8, 2).gradients, memory(4, 1).gradients);
   EXPECT_THROW(memory(8, 3), InvalidArgument);
   EXPECT_THROW(memory(8, 0), InvalidArgument);
+}
+
+TEST(MemoryPlan, a_copy_at_a_neighbour_is_one_more_part_of_all_but_activations) {
+  const MemoryByKind plain = memory_of(3, 8);
+  const MemoryByKind copied =
+      predict_memory(even_sizes(), {.stage = 3, .ranks = 8, .peer_copies = true});
+  const std::int64_t part = kAll / 8;
+  EXPECT_EQ(copied.parameters - plain.parameters, 4 * part);
+  EXPECT_EQ(copied.optimizer, 2 * plain.optimizer);
+  EXPECT_EQ(copied.gradients, std::max(plain.gradients, 8 * part));
+  EXPECT_THROW(predict_memory({}, {.stage = 3, .ranks = 1, .peer_copies = true}), InvalidArgument);
+  EXPECT_THROW(predict_memory({}, {.stage = 3, .ranks = 4, .replicas = 2, .peer_copies = true}),
+               InvalidArgument);
 }
 
 TEST(MemoryPlan, more_ranks_and_later_stages_never_take_more) {
@@ -234,10 +261,13 @@ RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted, 3) {
   expect_predicted_counts({}, /*adds_on_receipt=*/false);
 }
 RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_of_two_copies, 4) {
-  expect_predicted_counts({}, /*adds_on_receipt=*/false, /*replicas=*/2);
+  expect_predicted_counts({}, /*adds_on_receipt=*/false, {.replicas = 2});
 }
 RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_of_two_copies_over_gloo, 4) {
-  expect_predicted_counts({.backend = "gloo"}, /*adds_on_receipt=*/true, /*replicas=*/2);
+  expect_predicted_counts({.backend = "gloo"}, /*adds_on_receipt=*/true, {.replicas = 2});
+}
+RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_with_copies_at_a_neighbour, 3) {
+  expect_predicted_counts({}, /*adds_on_receipt=*/false, {.peer_copies = true});
 }
 RANKS_TEST(MemoryPlan, the_engine_counts_what_is_predicted_over_gloo, 2) {
   expect_predicted_counts({.backend = "gloo"}, /*adds_on_receipt=*/true);

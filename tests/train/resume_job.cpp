@@ -283,14 +283,16 @@ lockstep::TrackingOptions tracking() {
   return tracking;
 }
 
-/// SHARD: the stage; REPLICAS: how many ranks hold a part.
+/// SHARD: the stage; REPLICAS: how many ranks hold a part; COPIES: each part is copied at a
+/// neighbour.
 void shard(lockstep::TrainerOptions& options, const std::vector<std::string>& units) {
   const std::int64_t stage = number("SHARD", 0);
   if (stage == 0) return;
   options.ema_decay = 0;
   options.shard = lockstep::ShardedOptions{.stage = static_cast<lockstep::ShardStage>(stage),
                                            .units = units,
-                                           .replicas = static_cast<int>(number("REPLICAS", 1))};
+                                           .replicas = static_cast<int>(number("REPLICAS", 1)),
+                                           .peer_copies = number("COPIES", 0) != 0};
 }
 
 lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
