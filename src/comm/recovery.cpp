@@ -106,7 +106,8 @@ void World::Impl::form_again() {
 
 bool can_recover(World& world) {
   World::Impl& impl = world.impl();
-  return impl.can_follow && impl.agent->replaces_workers() && impl.agent->connected();
+  // A busy launcher may not have answered yet; what a run does for recovery must not depend on it.
+  return impl.can_follow && impl.agent->await_welcome() && impl.agent->replaces_workers();
 }
 
 void commit_to_recovery(World& world, std::int64_t steps) {

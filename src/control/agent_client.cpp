@@ -212,6 +212,12 @@ bool AgentClient::connected() const {
   return connected_;
 }
 
+bool AgentClient::await_welcome() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kWelcomeTimeout, [&] { return connected_ || !problem_.empty(); });
+  return connected_;
+}
+
 std::string AgentClient::problem() const {
   const std::lock_guard lock(mutex_);
   return problem_;
@@ -297,6 +303,7 @@ void AgentClient::handle(const MessageToWorker& message) {
     const std::lock_guard lock(mutex_);
     connected_ = true;
     replaces_ = welcome->replaces && protocol_ >= kFirstRecoveringProtocol;
+    changed_.notify_all();
   } else if (const auto* stop = std::get_if<StopWorker>(&message)) {
     handle_stop(*stop);
   } else if (const auto* revoke = std::get_if<RevokeWorld>(&message)) {

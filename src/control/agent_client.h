@@ -106,6 +106,9 @@ class AgentClient {
 
   /// Whether the agent has welcomed this worker and is there.
   bool connected() const;
+  /// The same once that is known: waits until the agent has answered, or it is clear that it will
+  /// not.
+  bool await_welcome() const;
 
   /// Why it is not connected any more; empty while it is, or may still be.
   std::string problem() const;
@@ -156,7 +159,7 @@ class AgentClient {
   std::optional<TakePlace> place_;
   std::optional<NewWorld> new_world_;
   std::function<void(const NewWorld&)> on_new_world_;
-  std::condition_variable changed_;  // a membership, a stop, or the end
+  mutable std::condition_variable changed_;  // the welcome, a membership, a stop, or the end
   bool connected_ = false;
   bool replaces_ = false;
   std::string problem_;

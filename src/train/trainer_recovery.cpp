@@ -66,7 +66,9 @@ bool TrainerCore::recoverable() {
     }
     return false;
   }
-  if (task_.sharded() != nullptr && can_recover(world_)) say(who_has_a_dead_ranks_part());
+  // Without an agreement before each update one could be left behind that cannot follow.
+  if (task_.sharded() != nullptr && !agrees_to_updates_) return false;
+  if (task_.sharded() != nullptr) say(who_has_a_dead_ranks_part());
   if (const auto& compression = state_->compression();
       compression && keeps_error(options_.compression) && !compression->place().mirrored &&
       share_.slots > 1 && can_recover(world_)) {

@@ -299,6 +299,16 @@ def phases(arguments, ranks, folder):
         print(f"{name}: equal, {run.recoveries()[0][1]} s, {run.spares_used()} by spares", flush=True)
 
 
+def choose_victims(rng, ranks, copies):
+    """One rank, or sometimes two; where parts are copied at neighbours not two that are."""
+    if ranks < (4 if copies else 3) or rng.random() >= 0.2:
+        return [rng.randrange(ranks)]
+    if copies:
+        first = rng.randrange(ranks)
+        return [first, (first + rng.randrange(2, ranks - 1)) % ranks]
+    return rng.sample(range(ranks), 2)
+
+
 def random_kills(arguments, ranks, folder, kills, seed):
     """Kills from outside, at any moment, of any rank, sometimes of two at once; and now and then a
     rank is not killed but stopped, so that it hangs."""
@@ -317,7 +327,7 @@ def random_kills(arguments, ranks, folder, kills, seed):
                 time.sleep(0.005)
                 continue
             time.sleep(rng.random() * 0.05)
-            victims = rng.sample(range(ranks), 2 if ranks > 2 and rng.random() < 0.2 else 1)
+            victims = choose_victims(rng, ranks, arguments.copies)
             how = signal.SIGSTOP if rng.random() < arguments.hangs else signal.SIGKILL
             hangs += how == signal.SIGSTOP
             known = {rank: run.process_id(rank) for rank in victims}

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <future>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -328,6 +330,21 @@ TEST(AgentClient, does_not_wait_for_a_world_that_was_revoked_again_or_after_a_st
   hub.hub->stop(3, "it cannot go on", milliseconds(1000));
   ASSERT_TRUE(eventually(loop, [&] { return client.stop_requested(); }));
   EXPECT_EQ(client.await_world(5, std::chrono::hours(1)), std::nullopt);
+}
+
+TEST(AgentClient, waits_for_the_welcome_of_a_busy_agent_and_not_for_one_that_is_gone) {
+  EventLoop loop;
+  std::optional<Hub> hub(std::in_place, loop, WorkerHubOptions{.replaces = true});
+  AgentClient client(options_for(*hub));
+  EXPECT_FALSE(client.connected()) << "the loop has not run";
+  auto welcomed = std::async(std::launch::async, [&] { return client.await_welcome(); });
+  ASSERT_TRUE(eventually(
+      loop, [&] { return welcomed.wait_for(milliseconds(0)) == std::future_status::ready; }));
+  EXPECT_TRUE(welcomed.get());
+  EXPECT_TRUE(client.replaces_workers());
+  hub.reset();
+  ASSERT_TRUE(eventually(loop, [&] { return !client.problem().empty(); }));
+  EXPECT_FALSE(client.await_welcome());
 }
 
 TEST(AgentClient, says_nothing_of_version_2_to_an_agent_of_version_1) {
