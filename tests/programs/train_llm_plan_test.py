@@ -53,6 +53,19 @@ class PlanTest(unittest.TestCase):
         _, more, _, _ = plan(*MODEL, "--plan", "--batch-size", str(int(batch) + 1))
         self.assertGreater(rows(more)["0"][5], 5 * 2**30)
 
+    def test_copies_at_a_neighbour_are_counted(self):
+        code, output, errors, _ = plan(*MODEL, "--shard", "3", "--shard-copies", "--plan")
+        self.assertEqual(code, 0, errors)
+        table, without = rows(output), rows(plan(*MODEL, "--plan")[1])
+        self.assertEqual(table["0"], without["0"])
+        part = 124_439_808 / 4
+        for stage in ("1", "2", "3"):
+            self.assertAlmostEqual(table[stage][2] / without[stage][2], 2, delta=0.001)
+            self.assertAlmostEqual((table[stage][0] - without[stage][0]) / (4 * part), 1, delta=0.05)
+        code, _, errors, _ = plan(*MODEL[:-1], "1", "--shard", "3", "--shard-copies", "--plan")
+        self.assertEqual(code, 2)
+        self.assertIn("copies at a neighbour on 1 rank(s)", errors)
+
     def test_float32_parts_of_bfloat16_weights_are_counted(self):
         mixed = ("--model", "gpt2", "--vocab-size", "50257", "--dtype", "bf16-mixed", "--ranks", "4", "--shard", "1")
         code, output, errors, _ = plan(*mixed, "--plan")

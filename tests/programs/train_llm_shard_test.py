@@ -103,6 +103,13 @@ class Sharded(programs.Case):
                                 sign="rank 3 gave rank 1 its part of the state")
         self.assertIn("a rank that dies is replaced in place: its part is also on 1 other rank(s)", said)
 
+    def test_a_rank_that_dies_is_replaced_from_the_copy_at_its_neighbour(self):
+        options = (*SHORT, "--shard", "3", "--eval-fraction", "0.1", "--grad-clip", "1")
+        self.train("whole", *options, ranks=3)  # copies do not change what is computed
+        said = self.kill_rank_1((*options, "--shard-copies"), self.files("whole", 40), ranks=3,
+                                launch=("--max-restarts", "1"), sign="rank 0 gave rank 1 its part of the state")
+        self.assertIn("a rank that dies is replaced in place: a copy of its part is on the rank before it", said)
+
     def kill_rank_1(self, options, expected, ranks, launch, sign="SIGKILL"):
         """What a run said that went on, to the files that are expected, after it had lost a rank. `sign` is what
         the run says or notes when the kill came in time."""
@@ -131,6 +138,11 @@ class Sharded(programs.Case):
         self.assertIn("compression and shard", self.one_line("-e", "other", *DATA, *SHORT, "--shard", "2",
                                                              "--compress", "int8"))
         self.assertIn("--shard-replicas is 2 without --shard", self.one_line(*DATA, "--shard-replicas", "2"))
+        self.assertIn("--shard-copies without --shard", self.one_line(*DATA, "--shard-copies"))
+        self.assertIn("--shard-copies with --shard-replicas 2, which has each part on several ranks already", self.one_line(
+            *DATA, "--shard", "2", "--shard-copies", "--shard-replicas", "2"))
+        self.assertIn("peer_copies is set on one rank", self.one_line(
+            "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-copies", "--ranks", "1"))
         self.assertIn("replicas is 3; the number of ranks, 1, must be a multiple of it", self.one_line(
             "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-replicas", "3", "--ranks", "1"))
         snapshots = self.run_folder("run") / "snapshots"

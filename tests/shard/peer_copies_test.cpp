@@ -19,7 +19,8 @@ struct Copied : torch::nn::Module {
     in = register_module("in", torch::nn::Linear(7, width));
     for (int i = 0; i < 2; ++i) blocks->push_back(torch::nn::Linear(width, width));
     register_module("blocks", blocks);
-    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    norm = register_module(
+        "norm", torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(width).affine(false)));
     frozen = register_module("frozen", torch::nn::Linear(width, width));
     for (at::Tensor& each : frozen->parameters()) each.set_requires_grad(false);
   }
@@ -31,7 +32,7 @@ struct Copied : torch::nn::Module {
         return torch::tanh(block->as<torch::nn::Linear>()->forward(x));
       });
     }
-    return frozen(norm(x));
+    return frozen(norm(x.to(at::kFloat)));
   }
   torch::nn::Linear in{nullptr}, frozen{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
@@ -127,6 +128,10 @@ void expect_copies_keep_up_in_all_ways(const InitOptions& init_options = {}) {
         world, {.options = options, .optimizer = SGDOptions{.lr = 1e-2, .momentum = 0.9}},
         what + ", SGD");
     expect_copies_keep_up(world, {.options = options, .width = 5}, what + ", few elements");
+    ShardedOptions mixed = options;
+    mixed.gather_type = at::kBFloat16;
+    mixed.reduce_type = at::kFloat;
+    expect_copies_keep_up(world, {.options = mixed}, what + ", whole parameters in bfloat16");
     expect_copies_keep_up(world, {.options = options, .replaces_gradients = true},
                           what + ", gradients replaced");
   }
@@ -164,7 +169,7 @@ RANKS_TEST(PeerCopies, a_step_sends_the_gradients_of_a_part_and_holds_those_of_t
     part += FlatLayout(sizes, 3).shard_length() * 4;
   };
   for (int block = 0; block < 2; ++block) add({width * width, width});
-  add({7 * width, width, width, width});
+  add({7 * width, width});
   EXPECT_EQ(sharded.memory().parameters - plain.memory().parameters, part);
   sharded(torch::randn({6, 7})).sum().backward();
   plain(torch::randn({6, 7})).sum().backward();
