@@ -14,6 +14,7 @@
 #include "comm/places.h"
 #include "comm/shm_backend.h"
 #include "comm/store_impl.h"
+#include "comm/vector_math.h"
 #include "comm/world_impl.h"
 #include "control/spare.h"
 #include "core/rank_list.h"
@@ -201,6 +202,7 @@ void World::Impl::say_goodbye() {
 }
 
 World init(const InitOptions& options) {
+  settle_vector_math();
   wait_as_spare();  // before the environment is looked at: it changes there
   c10d::setDebugLevelFromEnvironment();
   const char* wanted = std::getenv("LOCKSTEP_BACKEND");

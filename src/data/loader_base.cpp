@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "data/loader_checks.h"
+#include "comm/vector_math.h"
 #include "data/permutation.h"
 #include "data/prefetcher.h"
 #include "data/single_threaded.h"
@@ -69,6 +70,7 @@ class LoaderBase::Impl {
 };
 
 Prefetcher::Options LoaderBase::Impl::prefetching() const {
+  settle_vector_math();
   // However many workers: a stream's samples come one after the other.
   const int workers = is_stream_ ? std::min(options_.num_workers, 1) : options_.num_workers;
   return {.workers = workers,
