@@ -10,11 +10,11 @@
 #include <torch/csrc/api/include/torch/cuda.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 
+#include "aten/vector_math.h"
 #include "comm/mpi_thread.h"
 #include "comm/places.h"
 #include "comm/shm_backend.h"
 #include "comm/store_impl.h"
-#include "comm/vector_math.h"
 #include "comm/world_impl.h"
 #include "control/spare.h"
 #include "core/rank_list.h"

@@ -5,11 +5,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "aten/single_threaded.h"
+#include "aten/vector_math.h"
 #include "data/loader_checks.h"
-#include "comm/vector_math.h"
 #include "data/permutation.h"
 #include "data/prefetcher.h"
-#include "data/single_threaded.h"
 #include "data/slot_plan.h"
 #include "data/staging.h"
 

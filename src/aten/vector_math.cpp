@@ -1,4 +1,4 @@
-#include "comm/vector_math.h"
+#include "aten/vector_math.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>

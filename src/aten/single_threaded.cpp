@@ -1,4 +1,4 @@
-#include "data/single_threaded.h"
+#include "aten/single_threaded.h"
 
 #include <dlfcn.h>
 
