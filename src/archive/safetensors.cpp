@@ -23,9 +23,9 @@ constexpr std::uint64_t kLongestHeader = 100'000'000;  // the limit of the refer
 constexpr std::size_t kSmallAlignment = 64;
 constexpr std::size_t kLargeAlignment = 4096;
 constexpr std::uint64_t kLargeFrom = 1 << 20;
-constexpr int kDeepest = 3;  // header, tensor, shape
+constexpr int kDeepestHeader = 3;  // header, tensor, shape
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_header(const std::string& what) {
   throw InvalidArgument(concat("not a sound safetensors file: ", what));
 }
 
@@ -39,12 +39,13 @@ std::uint64_t little_endian(std::span<const std::byte> bytes) {
 class NoNameTwice {
  public:
   bool operator()(int depth, json::parse_event_t event, json& value) {
-    if (depth > kDeepest) refuse("its header is nested too deeply");
+    if (depth > kDeepestHeader) refuse_header("its header is nested too deeply");
     if (event == json::parse_event_t::object_start) names_.emplace_back();
     if (event == json::parse_event_t::object_end && !names_.empty()) names_.pop_back();
     if (event == json::parse_event_t::key && !names_.empty() &&
         !names_.back().insert(value.get_ref<const std::string&>()).second) {
-      refuse(concat("'", value.get_ref<const std::string&>(), "' appears twice in its header"));
+      refuse_header(
+          concat("'", value.get_ref<const std::string&>(), "' appears twice in its header"));
     }
     return true;
   }
@@ -54,20 +55,21 @@ class NoNameTwice {
 };
 
 json parse_header(std::span<const std::byte> text) {
-  if (text.empty() || text.front() != std::byte{'{'}) refuse("its header does not begin with '{'");
+  if (text.empty() || text.front() != std::byte{'{'})
+    refuse_header("its header does not begin with '{'");
   const auto* begin = reinterpret_cast<const char*>(text.data());
   try {
     return json::parse(begin, begin + text.size(), NoNameTwice());
   } catch (const json::exception& error) {
-    refuse(concat("its header is not JSON: ", first_line(error.what())));
+    refuse_header(concat("its header is not JSON: ", first_line(error.what())));
   }
 }
 
 std::map<std::string, std::string> parse_metadata(const json& metadata) {
-  if (!metadata.is_object()) refuse("its __metadata__ is not an object");
+  if (!metadata.is_object()) refuse_header("its __metadata__ is not an object");
   std::map<std::string, std::string> values;
   for (const auto& [key, value] : metadata.items()) {
-    if (!value.is_string()) refuse(concat("its metadata '", key, "' is not a string"));
+    if (!value.is_string()) refuse_header(concat("its metadata '", key, "' is not a string"));
     values[key] = value.get<std::string>();
   }
   return values;
@@ -77,44 +79,46 @@ std::uint64_t unsigned_number(const json& value, const std::string& name) {
   if (!value.is_number_unsigned() ||
       value.get<std::uint64_t>() >
           static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-    refuse(concat("tensor '", name, "' has the number ", value.dump(), " in its header"));
+    refuse_header(concat("tensor '", name, "' has the number ", value.dump(), " in its header"));
   }
   return value.get<std::uint64_t>();
 }
 
-struct Placed {
+struct PlacedTensor {
   TensorInfo info;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-Placed parse_tensor(const std::string& name, const json& fields) {
+PlacedTensor parse_tensor(const std::string& name, const json& fields) {
   if (!fields.is_object() || fields.size() != 3 || !fields.contains("dtype") ||
       !fields.contains("shape") || !fields.contains("data_offsets")) {
-    refuse(concat("tensor '", name, "' does not have exactly dtype, shape and data_offsets"));
+    refuse_header(
+        concat("tensor '", name, "' does not have exactly dtype, shape and data_offsets"));
   }
   const json& type_name = fields["dtype"];
   const json& shape = fields["shape"];
   const json& offsets = fields["data_offsets"];
   if (!type_name.is_string() || !shape.is_array() || !offsets.is_array() || offsets.size() != 2) {
-    refuse(concat("tensor '", name, "' has a dtype, shape or data_offsets of the wrong kind"));
+    refuse_header(
+        concat("tensor '", name, "' has a dtype, shape or data_offsets of the wrong kind"));
   }
   const auto type = element_type_of_safetensors(type_name.get_ref<const std::string&>());
   if (!type) {
     throw InvalidArgument(concat("tensor '", name, "' has the element type ", type_name.dump(),
                                  ", which is not supported"));
   }
-  Placed placed{.info = {.name = name, .type = *type}};
+  PlacedTensor placed{.info = {.name = name, .type = *type}};
   for (const json& length : shape) {
     placed.info.shape.push_back(static_cast<std::int64_t>(unsigned_number(length, name)));
   }
   placed.begin = unsigned_number(offsets[0], name);
   placed.end = unsigned_number(offsets[1], name);
   const auto bytes = bytes_of(*type, placed.info.shape);
-  if (!bytes) refuse(concat("tensor '", name, "' is too large"));
+  if (!bytes) refuse_header(concat("tensor '", name, "' is too large"));
   if (placed.end < placed.begin || placed.end - placed.begin != *bytes) {
-    refuse(concat("tensor '", name, "' is at bytes ", placed.begin, " to ", placed.end,
-                  " but needs ", *bytes, " bytes for ", describe(*type, placed.info.shape)));
+    refuse_header(concat("tensor '", name, "' is at bytes ", placed.begin, " to ", placed.end,
+                         " but needs ", *bytes, " bytes for ", describe(*type, placed.info.shape)));
   }
   return placed;
 }
@@ -123,12 +127,12 @@ Placed parse_tensor(const std::string& name, const json& fields) {
 
 std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning,
                                        std::uint64_t file_bytes) {
-  if (beginning.size() < kLengthBytes) refuse(concat("it has ", beginning.size(), " bytes"));
+  if (beginning.size() < kLengthBytes) refuse_header(concat("it has ", beginning.size(), " bytes"));
   const std::uint64_t header_bytes = little_endian(beginning.first(kLengthBytes));
-  if (header_bytes > kLongestHeader) refuse(concat("a header of ", header_bytes, " bytes"));
+  if (header_bytes > kLongestHeader) refuse_header(concat("a header of ", header_bytes, " bytes"));
   if (header_bytes > file_bytes - kLengthBytes) {
-    refuse(concat("its header should have ", header_bytes, " bytes, and ",
-                  file_bytes - kLengthBytes, " follow"));
+    refuse_header(concat("its header should have ", header_bytes, " bytes, and ",
+                         file_bytes - kLengthBytes, " follow"));
   }
   return kLengthBytes + header_bytes;
 }
@@ -141,7 +145,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> beginning,
   const std::uint64_t data_bytes = file_bytes - data_begin;
 
   SafetensorsHeader result;
-  std::vector<Placed> placed;
+  std::vector<PlacedTensor> placed;
   for (const auto& [name, fields] : header.items()) {
     if (name == "__metadata__") {
       result.metadata = parse_metadata(fields);
@@ -149,26 +153,27 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> beginning,
       placed.push_back(parse_tensor(name, fields));
     }
   }
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+  std::stable_sort(placed.begin(), placed.end(), [](const PlacedTensor& a, const PlacedTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   std::uint64_t next = 0;
-  for (Placed& each : placed) {
+  for (PlacedTensor& each : placed) {
     if (each.begin != next) {
-      refuse(concat("tensor '", each.info.name, "' begins at byte ", each.begin,
-                    each.begin < next ? ", inside the one before it, which ends at "
-                                      : ", after a hole that begins at ",
-                    next));
+      refuse_header(concat("tensor '", each.info.name, "' begins at byte ", each.begin,
+                           each.begin < next ? ", inside the one before it, which ends at "
+                                             : ", after a hole that begins at ",
+                           next));
     }
     next = each.end;
     if (next > data_bytes) {
-      refuse(concat("tensor '", each.info.name, "' ends at byte ", next, " of ", data_bytes));
+      refuse_header(
+          concat("tensor '", each.info.name, "' ends at byte ", next, " of ", data_bytes));
     }
     result.tensors.push_back({.info = std::move(each.info),
                               .offset = data_begin + each.begin,
                               .bytes = each.end - each.begin});
   }
-  if (next != data_bytes) refuse(concat(data_bytes - next, " bytes follow its last tensor"));
+  if (next != data_bytes) refuse_header(concat(data_bytes - next, " bytes follow its last tensor"));
   return result;
 }
 

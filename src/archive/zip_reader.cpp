@@ -11,13 +11,14 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-[[noreturn]] void refuse(const std::string& what) {
+[[noreturn]] void refuse_zip(const std::string& what) {
   throw InvalidArgument(concat("not a sound zip file: ", what));
 }
 
 template <typename Number>
 Number number_at(Bytes bytes, std::uint64_t offset) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(Number)) refuse("it is cut short");
+  if (offset > bytes.size() || bytes.size() - offset < sizeof(Number))
+    refuse_zip("it is cut short");
   std::uint64_t value = 0;
   for (std::size_t i = sizeof(Number); i-- > 0;) {
     value = value << 8 | std::to_integer<std::uint64_t>(bytes[offset + i]);
@@ -36,7 +37,7 @@ std::uint64_t u64(Bytes bytes, std::uint64_t offset) {
 }
 
 Bytes part(Bytes bytes, std::uint64_t offset, std::uint64_t length) {
-  if (offset > bytes.size() || bytes.size() - offset < length) refuse("it is cut short");
+  if (offset > bytes.size() || bytes.size() - offset < length) refuse_zip("it is cut short");
   return bytes.subspan(offset, length);
 }
 
@@ -50,7 +51,7 @@ struct Directory {
 // The record at the file's end; a comment may follow it.
 std::uint64_t find_end_record(Bytes file) {
   constexpr std::uint64_t kLongestComment = 0xffff;
-  if (file.size() < zip::kEndBytes) refuse(concat("it has ", file.size(), " bytes"));
+  if (file.size() < zip::kEndBytes) refuse_zip(concat("it has ", file.size(), " bytes"));
   const std::uint64_t last = file.size() - zip::kEndBytes;
   const std::uint64_t first = last - std::min(last, kLongestComment);
   for (std::uint64_t at = last + 1; at-- > first;) {
@@ -59,7 +60,7 @@ std::uint64_t find_end_record(Bytes file) {
       return at;
     }
   }
-  refuse("it has no directory at its end");
+  refuse_zip("it has no directory at its end");
 }
 
 Directory find_directory(Bytes file) {
@@ -70,19 +71,19 @@ Directory find_directory(Bytes file) {
                   .end = end};
   if (u16(file, end + 4) != 0 || u16(file, end + 6) != 0) {
     const bool is_zip64 = u16(file, end + 4) == 0xffff;
-    if (!is_zip64) refuse("it is one of several volumes");
+    if (!is_zip64) refuse_zip("it is one of several volumes");
   }
   if (end >= zip::kLocatorBytes && u32(file, end - zip::kLocatorBytes) == zip::kLocatorSignature) {
     const std::uint64_t record = u64(file, end - zip::kLocatorBytes + 8);
     if (record > end || u32(file, record) != zip::kEnd64Signature)
-      refuse("its ZIP64 record is lost");
+      refuse_zip("its ZIP64 record is lost");
     found = {.offset = u64(file, record + 48),
              .bytes = u64(file, record + 40),
              .entries = u64(file, record + 32),
              .end = record};
   }
   if (found.offset > found.end || found.end - found.offset < found.bytes) {
-    refuse("its directory lies outside");
+    refuse_zip("its directory lies outside");
   }
   return found;
 }
@@ -116,7 +117,7 @@ void read_zip64(Bytes extra, Entry& entry) {
 }
 
 Entry read_entry(Bytes directory) {
-  if (u32(directory, 0) != zip::kEntrySignature) refuse("its directory is damaged");
+  if (u32(directory, 0) != zip::kEntrySignature) refuse_zip("its directory is damaged");
   Entry entry{.flags = u16(directory, 8),
               .method = u16(directory, 10),
               .crc = u32(directory, 16),
@@ -138,16 +139,16 @@ Entry read_entry(Bytes directory) {
 std::uint64_t check_local_header(Bytes file, const Entry& entry, std::uint64_t limit) {
   const std::uint64_t at = entry.header_offset;
   if (at > limit || limit - at < zip::kLocalBytes)
-    refuse(concat("'", entry.name, "' lies outside"));
-  if (u32(file, at) != zip::kLocalSignature) refuse(concat("'", entry.name, "' has no header"));
+    refuse_zip(concat("'", entry.name, "' lies outside"));
+  if (u32(file, at) != zip::kLocalSignature) refuse_zip(concat("'", entry.name, "' has no header"));
   const std::uint64_t name_bytes = u16(file, at + 26);
   const Bytes name = part(file, at + zip::kLocalBytes, name_bytes);
   if (std::string_view(reinterpret_cast<const char*>(name.data()), name.size()) != entry.name) {
-    refuse(concat("'", entry.name, "' has another name in its header"));
+    refuse_zip(concat("'", entry.name, "' has another name in its header"));
   }
   const std::uint64_t data = at + zip::kLocalBytes + name_bytes + u16(file, at + 28);
   if (data > limit || limit - data < entry.bytes) {
-    refuse(concat("'", entry.name, "' ends beyond the directory"));
+    refuse_zip(concat("'", entry.name, "' ends beyond the directory"));
   }
   return data;
 }
@@ -161,22 +162,22 @@ ZipReader::ZipReader(Bytes file) : file_(file) {
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
     const Entry entry = read_entry(rest);
     rest = rest.subspan(entry.directory_bytes);
-    if (entry.flags & 1) refuse(concat("'", entry.name, "' is encrypted"));
+    if (entry.flags & 1) refuse_zip(concat("'", entry.name, "' is encrypted"));
     if (entry.method != 0) {
       throw InvalidArgument(concat("'", entry.name, "' is compressed (method ", entry.method,
                                    "); torch.save stores and does not compress"));
     }
-    if (entry.stored_bytes != entry.bytes) refuse(concat("'", entry.name, "' has two lengths"));
+    if (entry.stored_bytes != entry.bytes) refuse_zip(concat("'", entry.name, "' has two lengths"));
     const std::uint64_t data = check_local_header(file, entry, directory.offset);
     if (!members_.emplace(entry.name, Member{data, entry.bytes, entry.crc}).second) {
-      refuse(concat("it has '", entry.name, "' twice"));
+      refuse_zip(concat("it has '", entry.name, "' twice"));
     }
     places.emplace_back(entry.header_offset, data + entry.bytes);
   }
-  if (!rest.empty()) refuse("its directory has more than its entries");
+  if (!rest.empty()) refuse_zip("its directory has more than its entries");
   std::sort(places.begin(), places.end());
   for (std::size_t i = 1; i < places.size(); ++i) {
-    if (places[i].first < places[i - 1].second) refuse("its members overlap");
+    if (places[i].first < places[i - 1].second) refuse_zip("its members overlap");
   }
 }
 

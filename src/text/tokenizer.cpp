@@ -19,8 +19,6 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kEndOfText = "<|endoftext|>";
-
 // What one thread needs while it encodes; kept for the next call.
 struct Workspace {
   PieceCache cache;

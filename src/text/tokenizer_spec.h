@@ -26,6 +26,9 @@ struct TokenizerSpec {
   std::string config_json;  // tokenizer_config.json, likewise
 };
 
+/// GPT-2's, which files without tokenizer.json do not mark.
+inline constexpr const char* kEndOfText = "<|endoftext|>";
+
 /// An id may be at most this: larger ones are a damaged file.
 inline constexpr std::int64_t kLargestTokenId = 16'777'215;
 

@@ -10,8 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kEndOfText = "<|endoftext|>";
-
 bool is_added(const TokenizerSpec& spec, const std::string& content) {
   for (const AddedToken& token : spec.added) {
     if (token.content == content) return true;
