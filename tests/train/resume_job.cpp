@@ -136,6 +136,8 @@ class Killer : public lockstep::Callback {
  public:
   explicit Killer(const torch::nn::Module& module) : module_(module) {}
 
+  void use(lockstep::World& world) { world_ = &world; }
+
   void on_start(std::int64_t step) override { step_ = step; }
   void on_step(const lockstep::StepReport& report) override {
     if (report.step == number("HELD_IN_AGREEMENT", -2) + 1) await_those_ahead();
@@ -170,30 +172,39 @@ class Killer : public lockstep::Callback {
   /// Of a sharded run: all ranks agree, in a barrier, that each has what the update of its part
   /// needs. KILL_BEFORE_AGREEMENT and KILL_AFTER_AGREEMENT name a step, and HELD_IN_AGREEMENT a
   /// step in which the ranks of HELD_RANKS do not learn that all have come.
-  void before_barrier(lockstep::World& world) {
+  void before_barrier() {
     if (step_ == number("KILL_BEFORE_AGREEMENT", -1)) die();
     const bool holds = step_ == number("HELD_IN_AGREEMENT", -1) &&
                        setting("HELD_RANKS", "").find(slot()) != std::string::npos;
     const std::string mark = setting("KILL_ONCE", "") + "_held_" + slot();
     if (!holds || ::open(mark.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) < 0) return;
-    try {
-      world.barrier();  // the others' agreement
-      world.barrier();  // to which nobody comes: the launcher's word ends it
-    } catch (const std::exception&) {
-    }
+    wait_in_barrier();  // the others' agreement
+    wait_in_barrier();  // to which the one that dies does not come: the launcher's word ends it
   }
   void after_barrier() {
     if (step_ == number("KILL_AFTER_AGREEMENT", -1)) die();
   }
 
  private:
+  void wait_in_barrier() {
+    try {
+      world_->barrier();
+    } catch (const std::exception&) {
+    }
+  }
+
   static std::string ahead_mark(const std::string& rank) {
     return setting("KILL_ONCE", "") + "_ahead_" + rank;
   }
   /// The one that dies while others are held does so when all those that are not have committed.
-  static void await_those_ahead() {
-    std::ofstream(ahead_mark(slot())).flush();
-    if (slot() != setting("KILL_RANK", "")) return;
+  /// Those go no further: their next operation would meet the barrier that the others are in.
+  void await_those_ahead() {
+    const bool first = ::open(ahead_mark(slot()).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) >= 0;
+    if (slot() != setting("KILL_RANK", "")) {
+      const bool ahead = setting("AHEAD_RANKS", "").find(slot()) != std::string::npos;
+      if (first && ahead) wait_in_barrier();
+      return;
+    }
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     for (const char rank : setting("AHEAD_RANKS", "")) {
       while (::access(ahead_mark(std::string(1, rank)).c_str(), F_OK) != 0 &&
@@ -204,6 +215,7 @@ class Killer : public lockstep::Callback {
   }
 
   const torch::nn::Module& module_;
+  lockstep::World* world_ = nullptr;
   std::int64_t forwards_ = 0, step_ = 0;
 };
 
@@ -212,7 +224,7 @@ class BarrierWatch {
  public:
   BarrierWatch(Killer& killer, lockstep::World& world) {
     killer_ = &killer;
-    world_ = &world;
+    killer.use(world);
     handle_ = at::addGlobalCallback(
         at::RecordFunctionCallback(&before, &after).scopes({at::RecordScope::FUNCTION}));
   }
@@ -227,7 +239,7 @@ class BarrierWatch {
   static std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& function) {
     if (!is_barrier(function)) return nullptr;
     busy_ = true;
-    killer_->before_barrier(*world_);
+    killer_->before_barrier();
     busy_ = false;
     return nullptr;
   }
@@ -236,7 +248,6 @@ class BarrierWatch {
   }
 
   static inline Killer* killer_ = nullptr;
-  static inline lockstep::World* world_ = nullptr;
   static inline thread_local bool busy_ = false;
   at::CallbackHandle handle_ = 0;
 };
