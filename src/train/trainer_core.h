@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -146,9 +147,10 @@ class TrainerCore {
 
   // trainer_replicas.cpp: whether all ranks have the same state
   std::string fingerprint() const;
-  std::map<int, std::string> part_fingerprints() const;
+  nlohmann::json part_fingerprints() const;
   bool compares_after(std::int64_t step) const;
   void compare_replicas();
+  void vote(const std::vector<int>& ranks, const std::function<std::string(int)>& fingerprint_of);
   [[noreturn]] void reject_replicas(const std::vector<int>& wrong, const std::string& what);
 
   World& world_;

@@ -302,10 +302,11 @@ void TrainerCore::readmit_to_snapshots(bool takes) {
 }
 
 void TrainerCore::verify_state(const Takeover& taken) {
-  json mine = {{"state", fingerprint()}, {"commits", commits_}, {"parts", json::object()}};
-  for (const auto& [part, sum] : part_fingerprints()) mine["parts"][std::to_string(part)] = sum;
-  mine["save_again"] = save_in_doubt_ && save_was_lost();
-  const auto all = world_.group().all_gather_json(mine);
+  const auto all =
+      world_.group().all_gather_json({{"state", fingerprint()},
+                                      {"parts", part_fingerprints()},
+                                      {"commits", commits_},
+                                      {"save_again", save_in_doubt_ && save_was_lost()}});
   const json& expected = all[static_cast<std::size_t>(taken.source)];
   std::vector<int> different;
   int believed = taken.source;  // in what the first of them has wrong
