@@ -9,6 +9,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "comm/name_lists.h"
 #include "lockstep/error.h"
 #include "pipeline/pipeline_impl.h"
 
@@ -195,22 +196,14 @@ State Pipeline::optimizer_state(const Optimizer& optimizer) const {
     }
     mine.push_back(std::move(names));
   }
-  std::vector<std::set<std::string>> names(mine.size());
-  for (const json& of_stage : impl_->group.all_gather_json(mine)) {
-    if (of_stage.size() != names.size()) {
-      throw InvalidArgument(
-          "Pipeline: the optimizers of stages have different numbers of groups; make them from "
-          "decay_groups() of the pipeline, which leaves groups on every stage");
-    }
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      for (const json& name : of_stage[i]) names[i].insert(name.get<std::string>());
-    }
-  }
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    json& params = state.values.at("groups")[i]["params"] = json::array();
-    for (const Impl::SavedTensor& each : impl_->saved) {
-      if (names[i].contains(each.name)) params.push_back(each.name);
-    }
+  std::vector<std::string> order;
+  for (const Impl::SavedTensor& each : impl_->saved) order.push_back(each.name);
+  const json joined = join_name_lists(
+      impl_->group, mine, order,
+      "Pipeline: the optimizers of stages have different numbers of groups; make them from "
+      "decay_groups() of the pipeline, which leaves groups on every stage");
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    state.values.at("groups")[i]["params"] = joined[i];
   }
   return state;
 }

@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "comm/name_lists.h"
 #include "lockstep/deferred.h"
 #include "lockstep/error.h"
 #include "shard/engine.h"
@@ -226,23 +227,12 @@ State ShardedEngine::optimizer_state(const Optimizer& optimizer) const {
   for (const auto& item : impl_->module->named_parameters()) order.push_back(item.key());
   json groups = json::array();
   for (const json& group : state.values.at("groups")) groups.push_back(group.at("params"));
-  std::vector<std::set<std::string>> names(groups.size());
-  for (const json& of_rank : impl_->exchange->group().all_gather_json(groups)) {
-    if (of_rank.size() != names.size()) {
-      throw InvalidArgument(
-          "ShardedDataParallel: the optimizers of ranks have different numbers of groups; make "
-          "them "
-          "from parts_of() or decay_groups(), which leave groups on every rank");
-    }
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      for (const json& name : of_rank[i]) names[i].insert(name.get<std::string>());
-    }
-  }
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    json& params = state.values.at("groups")[i]["params"] = json::array();
-    for (const std::string& name : order) {
-      if (names[i].contains(name)) params.push_back(name);
-    }
+  const json joined = join_name_lists(
+      impl_->exchange->group(), groups, order,
+      "ShardedDataParallel: the optimizers of ranks have different numbers of groups; make them "
+      "from parts_of() or decay_groups(), which leave groups on every rank");
+  for (std::size_t i = 0; i < joined.size(); ++i) {
+    state.values.at("groups")[i]["params"] = joined[i];
   }
   return state;
 }
