@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "comm/group_impl.h"
@@ -369,6 +370,10 @@ Work ProcessGroup::barrier(const AsyncOptions& options) {
   GroupImpl& group = get("barrier");
   c10d::BarrierOptions native_options;
   if (group.gloo && group.serves_with_shm(c10::kCPU)) native_options.asyncOp = options.async_op;
+  if (group.nccl) {  // which would guess a device by the rank, with a warning
+    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    native_options.device_ids = {cuda.getDevice().index()};
+  }
   return make_work(group.group->barrier(native_options), options.async_op);
 }
 
