@@ -72,8 +72,7 @@ MemoryPlan plan_of(const Options& options) {
           .part_bytes = widths.parts,
           .gather_bytes = widths.weights,
           .reduce_bytes = widths.sent_gradients,
-          .optimizer_bytes = 2 * widths.parts,
-          .gradient_as_bucket_view = true};
+          .optimizer_bytes = 2 * widths.parts};
 }
 
 std::string in_shell(const nlohmann::json& value) {

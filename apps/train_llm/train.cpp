@@ -202,7 +202,6 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.ddp.reduction = reduction(options_);
   training.ddp.bucket_cap_mb = options_.bucket_cap_mb;
   training.compression = compression(options_);
-  training.ddp.gradient_as_bucket_view = true;
   training.shard = sharding(options_);
   training.gather_at_end = !options_.defer_init;
   // Without a frequency after each epoch, and at the end of the run.

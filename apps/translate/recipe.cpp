@@ -59,7 +59,6 @@ lockstep::TrainerOptions trainer_options(const Options& options, const std::stri
       options.dtype == "fp32" ? lockstep::Precision::float32 : lockstep::Precision::bf16_autocast;
   training.seed = static_cast<std::uint64_t>(options.seed);
   training.slots = static_cast<int>(options.slots);
-  training.ddp.gradient_as_bucket_view = true;
   // Without a frequency after each epoch, and at the end of the run.
   training.evaluate_every = {.steps = options.eval_freq != 0 ? options.eval_freq : steps,
                              .epochs = options.eval_freq == 0 ? 1 : 0};

@@ -42,8 +42,9 @@ struct DistributedDataParallelOptions {
   bool find_unused_parameters = false;
   /// The graph is the same in every step. Allows parameters used several times, and unused ones.
   bool static_graph = false;
-  /// Gradients are views into the buckets: a copy less, and memory for one copy less.
-  bool gradient_as_bucket_view = false;
+  /// Gradients are views into the buckets: a copy less, and memory for one copy less. The next step
+  /// writes into them: clone those that are to be kept. (Python's default is false.)
+  bool gradient_as_bucket_view = true;
   /// Send rank 0's buffers (BatchNorm's running statistics) to all before each synchronised
   /// forward.
   bool broadcast_buffers = true;
@@ -193,8 +194,7 @@ class DistributedDataParallel {
 
   NoSync no_sync() { return NoSync(engine_); }
 
-  /// Makes gradients ready for the next step: undefined, or, with gradient_as_bucket_view, zero
-  /// without cutting the views. libtorch's Optimizer::zero_grad would cut them.
+  /// Makes gradients ready for the next step: undefined, as those of libtorch's optimizers do.
   void zero_grad() { engine_.zero_grad(); }
 
   /// At most once, before the first backward.

@@ -106,8 +106,8 @@ typedef struct lockstep_ddp_options {
   double bucket_cap_mb; /* 0: 25, with a first bucket of 1 */
   int find_unused_parameters;
   int static_graph;
-  int gradient_as_bucket_view;
-  int native_reduction; /* 0: the library's choice, see docs/determinism.md */
+  int gradient_as_bucket_view; /* 1 by default */
+  int native_reduction;        /* 0: the library's choice, see docs/determinism.md */
 } lockstep_ddp_options;
 
 LOCKSTEP_API void lockstep_ddp_options_default(lockstep_ddp_options* options);

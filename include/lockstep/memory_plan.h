@@ -41,7 +41,7 @@ struct MemoryPlan {
   int optimizer_bytes = 8;  // of the optimizer's state for an element: AdamW's two floats
   int prefetch = 1;
   bool reshard_after_forward = true;
-  bool gradient_as_bucket_view = false;  // stage 0: whether gradients and buckets are the same
+  bool gradient_as_bucket_view = true;  // stage 0: whether gradients and buckets are the same
   /// Means are added by the ranks themselves (Gloo), which takes a second buffer for each.
   bool adds_on_receipt = false;
 };

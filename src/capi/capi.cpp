@@ -222,7 +222,7 @@ void lockstep_ddp_options_default(lockstep_ddp_options* options) {
               .bucket_cap_mb = 0,
               .find_unused_parameters = 0,
               .static_graph = 0,
-              .gradient_as_bucket_view = 0,
+              .gradient_as_bucket_view = 1,
               .native_reduction = 0};
 }
 

@@ -212,6 +212,28 @@ void DataParallelEngine::Impl::share_buckets() {
   }
 }
 
+// A backward that finds no gradients leaves tensors of its own, which a backward that is reduced
+// puts into the buckets at once. Those of several backwards are added in the buckets from the
+// beginning: otherwise there would be two sets of gradients meanwhile.
+void DataParallelEngine::Impl::add_up_in_buckets() {
+  const at::NoGradGuard no_grad;
+  for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    if (!buffer.defined() || buffer.is_sparse()) continue;
+    const std::vector<at::Tensor> views = bucket.getGradients();
+    std::vector<at::Tensor> of_bucket = bucket.getParameters();
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      at::Tensor& parameter = of_bucket[i];
+      if (parameter.grad().defined()) continue;
+      at::Tensor view = views[i];
+      if (parameter.is_non_overlapping_and_dense()) {  // the reducer lays it out like the parameter
+        view = view.as_strided(parameter.sizes(), parameter.strides(), view.storage_offset());
+      }
+      parameter.mutable_grad() = view.zero_();
+    }
+  }
+}
+
 void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& inputs) {
   Impl& self = *impl_;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -233,6 +255,9 @@ void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& in
   }
   if (self.joining) self.announce_presence();
   if (gradients && self.reducer->rebuild_buckets()) self.share_buckets();
+  if (gradients && !self.require_backward_grad_sync && self.options.gradient_as_bucket_view) {
+    self.add_up_in_buckets();
+  }
   if (self.syncs_buffers()) self.sync_buffers(self.joining ? self.agree_on_rank(true) : 0);
   if (self.joining) self.announce_sync(self.require_backward_grad_sync);
 }
@@ -265,27 +290,8 @@ void DataParallelEngine::set_require_backward_grad_sync(bool value) {
 }
 
 void DataParallelEngine::zero_grad() {
-  Impl& self = *impl_;
-  for (auto& parameter : self.other_parameters) parameter.mutable_grad().reset();
-  if (!self.options.gradient_as_bucket_view) {
-    for (auto& parameter : self.parameters) parameter.mutable_grad().reset();
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> flat;
-  for (auto& bucket : self.reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
-    if (bucket.getBuffer().defined() && !bucket.getBuffer().is_sparse()) {
-      flat.push_back(bucket.getBuffer());
-      flat.back().zero_();
-    }
-  }
-  for (std::size_t i = 0; i < self.parameters.size(); ++i) {
-    at::Tensor& gradient = self.parameters[i].mutable_grad();
-    if (!gradient.defined()) continue;
-    const bool view = std::ranges::any_of(
-        flat, [&](const at::Tensor& bucket) { return gradient.is_alias_of(bucket); });
-    if (!view) gradient.reset();  // a sparse one, or one of buckets that have been rebuilt since
-  }
+  for (auto& parameter : impl_->other_parameters) parameter.mutable_grad().reset();
+  for (auto& parameter : impl_->parameters) parameter.mutable_grad().reset();
 }
 
 std::map<std::string, std::string> DataParallelEngine::logging_data() const {

@@ -77,6 +77,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   at::Device device() const { return parameters.front().device(); }
 
   void share_buckets();
+  void add_up_in_buckets();
   void sync_buffers(int source);
   bool syncs_buffers() const;
 
