@@ -32,6 +32,9 @@ struct SnapshotStoreOptions {
   bool background = true;  // false: save() returns when everything is on the disk
   /// The first rank of each node writes into its own `directory`, for nodes without a shared disk.
   bool per_node = false;
+  /// States in parts are going to be saved (lockstep/tensor_range.h): each rank's writer connects
+  /// to the store now, while all ranks are there, and not in its first save.
+  bool in_parts = false;
   /// Gets one line for each thing that goes wrong or is skipped; never a line break in it. Called
   /// on the rank that has something to say, from any thread. Default: stderr.
   std::function<void(const std::string&)> report = nullptr;

@@ -345,8 +345,17 @@ void ShardedEngine::abandon_forward() {
   impl_->leave_forward();
 }
 
+PartCopy& ShardedEngine::Impl::kept_copy() const {
+  if (!copy) {
+    throw InvalidArgument(
+        "ShardedDataParallel: no copy of another part is kept here; set "
+        "ShardedOptions::peer_copies");
+  }
+  return *copy;
+}
+
 const std::vector<NamedParameter>& ShardedEngine::parameters(ShardPart part) const {
-  return part == ShardPart::own ? impl_->pieces : impl_->copy->pieces();
+  return part == ShardPart::own ? impl_->pieces : impl_->kept_copy().pieces();
 }
 
 // Whole parameters keep their shapes also while their memory is given up.
@@ -410,14 +419,14 @@ bool ShardedEngine::keeps_copy() const {
   return impl_->copy != nullptr;
 }
 void ShardedEngine::load_copy(const State& state) {
-  impl_->copy->load(state);
+  impl_->kept_copy().load(state);
 }
 void ShardedEngine::exchange_copy_gradients() {
-  impl_->copy->exchange_gradients();
+  impl_->kept_copy().exchange_gradients();
   impl_->note_memory();
 }
 void ShardedEngine::drop_copy_gradients() {
-  impl_->copy->drop_gradients();
+  impl_->kept_copy().drop_gradients();
 }
 
 ShardedMemory ShardedEngine::memory() const {

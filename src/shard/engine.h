@@ -65,6 +65,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
   std::map<const torch::nn::Module*, std::size_t> by_module;
   std::vector<NamedParameter> pieces;
   std::unique_ptr<PartCopy> copy;  // null without peer_copies
+  PartCopy& kept_copy() const;     // throws InvalidArgument there
   std::vector<std::function<void()>> unwatch;
 
   bool requires_sync = true;

@@ -77,7 +77,7 @@ void SnapshotStore::Impl::share_duties(bool again) {
   world_.barrier();  // what others have let go of is free
   // Now that all are there: connecting waits for the process with the store, which may have died
   // when a save begins.
-  if (world_.world_size() > 1 && !options_.per_node) writers_store();
+  if (options_.in_parts && world_.world_size() > 1) writers_store();
   const bool takes = is_to_write && (!lock_ || is_locked_by_another());
   const bool told = is_locked_by_another();
   if (takes) lock(told ? std::chrono::milliseconds(0) : kLockPatience);

@@ -169,6 +169,7 @@ void TrainerCore::open_snapshots() {
                   .keep_last = options_.snapshots.keep_last,
                   .background = options_.snapshots.background,
                   .per_node = options_.snapshots.per_node,
+                  .in_parts = options_.shard.has_value(),
                   .report = [this](const std::string& line) { warn("lockstep: " + line); }});
 }
 

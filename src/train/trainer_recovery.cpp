@@ -124,12 +124,12 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   const auto begin = Clock::now();
   curves_.flush();  // another process may have to go on with its file
   const Takeover taken = task_.sharded() != nullptr ? take_over_parts() : take_over();
+  has_state_ = true;  // from now on others can get it here, whatever comes of the rest
   const auto transferred = Clock::now();
   readmit_to_snapshots(taken.takes);
   verify_state(taken);
   join_group(*module_, world_.group());
   make_step_parts(/*formed_again=*/true);
-  has_state_ = true;
   save_in_doubt_ = false;
   const auto ms = [](Clock::duration time) {
     return std::chrono::duration<double, std::milli>(time).count();

@@ -196,7 +196,7 @@ def copied_cases(ranks):
         # A wrong bit in the last rank's part, which only the copy tells: nobody knows who is right.
         "by a flipped bit": {"FLIP_AT_STEP": 8, "VERIFY_EVERY": 4, "KILL_RANK": ranks - 1,
                              **from_snapshot},
-        # The one with the copy of its part has not made the update, and rolls forward.
+        # The one with the copy of its part has not made the update, and rolls forward if others have.
         "with its copy behind": {"KILL_AT_STEP": 10, "KILL_RANK": 1, "HELD_IN_AGREEMENT": 9,
                                  "HELD_RANKS": "0", "AHEAD_RANKS": "" if ranks == 2 else "2"},
     }
@@ -321,7 +321,9 @@ def random_kills(arguments, ranks, folder, kills, seed):
     steps = between * (kills + 1)
     settings = {"MODEL": arguments.model, "SLOW_MS": arguments.slow_ms}
     undisturbed = Run(arguments, folder / "undisturbed", ranks, steps, **settings).finish()
-    run = Run(arguments, folder / "killed_at_random", ranks, steps, hang_timeout=3,
+    # A neighbour may die before a replacement has its part and its copy.
+    options = ["--max-restarts", str(kills)] if arguments.copies else []
+    run = Run(arguments, folder / "killed_at_random", ranks, steps, hang_timeout=3, options=options,
               **settings).start()
     done, hangs, deadline = 0, 0, time.monotonic() + LIMIT
     try:

@@ -113,7 +113,7 @@ TEST(PartStanding, each_rank_but_neighbours_can_die_where_parts_are_copied) {
 }
 
 TEST(PartStanding, a_copy_behind_is_brought_forward_and_given) {
-  // The only one that has made the update has died since, but another has, too.
+  // Rank 2 has made the update, and rank 0, which has the copy of the lost part, has not.
   const auto standing = stand_in_parts({holds(5, 5, true), {}, holds(6, 6)}, copied(3));
   EXPECT_EQ(standing.applies, (PartFlags{true, false, false}));
   EXPECT_EQ(standing.takes, (PartFlags{false, true, false}));
