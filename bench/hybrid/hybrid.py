@@ -1,5 +1,5 @@
 """Collectives between machines: the backend hybrid against flat Gloo, on two machines (network namespaces)
-of two ranks that are joined by a link of 1 Gbit/s.
+of two ranks (`--set each=4`: of four) that are joined by a link of 1 Gbit/s.
 
 A call's time is the best of 5 blocks of calls, from the first rank's view; the two backends alternate, case
 by case. Bytes are those that passed the first machine's interface, both ways, headers and all.
@@ -15,11 +15,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import limited_network, network_missing, run_ranks  # noqa: E402
 from suite import Bench, Metric, Pair  # noqa: E402
 
-MACHINES, EACH = 2, 2
+MACHINES = 2
 LIMIT = 240
 SIZES = {1 << 10: ("1k", "1 KiB"), 1 << 20: ("1m", "1 MiB"), 25 << 20: ("25m", "25 MiB")}
 # Least ratio of Gloo's time to hybrid's. Each machine has to hear what the other has, so a tensor crosses the
-# link once each way at least; Gloo's ring of four ranks carries 1.5.
+# link once each way at least; Gloo's ring of N ranks carries 2 (N - 1) / N: 1.5 of four, 1.75 of eight.
 GOALS = {("all_reduce", "25m"): 1.4, ("broadcast", "25m"): 1.5}
 DDP_GOAL = 1.7  # of the MLP's step: rank by rank it crosses each way twice
 MODELS = {"linear": "Linear(20, 1)", "mlp": "an MLP of 9.5M parameters", "gpt": "a small GPT"}
@@ -40,7 +40,7 @@ def metrics():
 def collectives(run, network):
     words = [run.program("bench/collectives_bench"), "1", str(run.seconds), "hybrid", "eth0"]
     found = {}
-    for line in run_ranks(words, MACHINES * EACH, LIMIT, network, EACH, LOCKSTEP_QUIET="1").splitlines():
+    for line in run_ranks(words, MACHINES * run.each, LIMIT, network, run.each, LOCKSTEP_QUIET="1").splitlines():
         name, size, *numbers = line.split()
         gloo, hybrid, gloo_bytes, hybrid_bytes = map(float, numbers)
         key = f"{name}_{SIZES[int(size)][0]}" if int(size) in SIZES else name
@@ -52,7 +52,7 @@ def collectives(run, network):
 
 def steps(run, network, shared):
     words = [run.program("bench/ddp_step"), "--seconds", str(run.seconds)]
-    output = run_ranks(words, MACHINES * EACH, LIMIT, network, EACH, LOCKSTEP_QUIET="1", LOCKSTEP_SHM=shared)
+    output = run_ranks(words, MACHINES * run.each, LIMIT, network, run.each, LOCKSTEP_QUIET="1", LOCKSTEP_SHM=shared)
     return {name: float(wall) / 1e3 for name, _, wall, _ in map(str.split, output.splitlines())}
 
 
@@ -68,6 +68,6 @@ def measure(run):
 
 BENCH = Bench(
     name="hybrid", title="Collectives between machines: hybrid against flat Gloo", peer="Gloo", measure=measure, rounds=3,
-    metrics=tuple(metrics()), options={"seconds": 0.5, "rate": "1gbit"}, quick={"seconds": 0.05},
+    metrics=tuple(metrics()), options={"seconds": 0.5, "rate": "1gbit", "each": 2}, quick={"seconds": 0.05},
     programs=("bench/collectives_bench", "bench/ddp_step"), needs=lambda run: network_missing(),
-    notes="2 machines of 2 ranks, one thread a rank, float32; bytes of both directions per call.")
+    notes="2 machines of 2 ranks (--set each), one thread a rank, float32; bytes of both directions per call.")
