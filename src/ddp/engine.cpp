@@ -214,8 +214,11 @@ void DataParallelEngine::Impl::share_buckets() {
 
 // A backward that finds no gradients leaves tensors of its own, which a backward that is reduced
 // puts into the buckets at once. Those of several backwards are added in the buckets from the
-// beginning: otherwise there would be two sets of gradients meanwhile.
+// beginning: otherwise there would be two sets of gradients meanwhile. Where parameters may be
+// unused, theirs stay undefined, so that optimizers leave them alone.
 void DataParallelEngine::Impl::add_up_in_buckets() {
+  const bool all_used = !options.find_unused_parameters && !options.static_graph;
+  if (!options.gradient_as_bucket_view || !all_used) return;
   const at::NoGradGuard no_grad;
   for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
     const at::Tensor& buffer = bucket.getBuffer();
@@ -255,9 +258,7 @@ void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& in
   }
   if (self.joining) self.announce_presence();
   if (gradients && self.reducer->rebuild_buckets()) self.share_buckets();
-  if (gradients && !self.require_backward_grad_sync && self.options.gradient_as_bucket_view) {
-    self.add_up_in_buckets();
-  }
+  if (gradients && !self.require_backward_grad_sync) self.add_up_in_buckets();
   if (self.syncs_buffers()) self.sync_buffers(self.joining ? self.agree_on_rank(true) : 0);
   if (self.joining) self.announce_sync(self.require_backward_grad_sync);
 }

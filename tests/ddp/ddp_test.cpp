@@ -176,6 +176,22 @@ RANKS_TEST(Ddp, find_unused_parameters_lets_branches_go_unused, 2) {
   }
 }
 
+RANKS_TEST(Ddp, what_is_unused_in_all_of_several_backwards_has_no_gradient, 2) {
+  World world = init();
+  auto model = std::make_shared<Branches>();
+  DistributedDataParallel ddp(world, model, {.find_unused_parameters = true});
+  for (int step = 0; step < 3; ++step) {
+    ddp.zero_grad();
+    {
+      const auto guard = ddp.no_sync();
+      ddp(torch::ones({1, 4}), /*left=*/true).sum().backward();
+    }
+    ddp(torch::ones({1, 4}), /*left=*/true).sum().backward();
+    EXPECT_TRUE(equal_bits(model->left->weight.grad(), torch::full({4, 4}, 2.0))) << step;
+    EXPECT_FALSE(model->right->weight.grad().defined()) << step;
+  }
+}
+
 RANKS_TEST(Ddp, a_static_graph_allows_parameters_that_are_never_used, 2) {
   World world = init();
   auto model = std::make_shared<Branches>();
