@@ -219,6 +219,8 @@ void DataParallelEngine::Impl::share_buckets() {
 void DataParallelEngine::Impl::add_up_in_buckets() {
   const bool all_used = !options.find_unused_parameters && !options.static_graph;
   if (!options.gradient_as_bucket_view || !all_used) return;
+  const auto has_gradient = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
+  if (std::ranges::all_of(parameters, has_gradient)) return;  // all but the first of several
   const at::NoGradGuard no_grad;
   for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
     const at::Tensor& buffer = bucket.getBuffer();
