@@ -5,7 +5,7 @@
 namespace lockstep {
 
 bool RunIndex::is_run(const std::string& id) const {
-  for (const char* name : {"job.json", "events.jsonl"}) {
+  for (const char* name : {"job.json", "events.jsonl", kHeadEvents}) {
     if (root_.open_file(join_path(id, name))) return true;
   }
   for (const char* name : {"metrics", "records"}) {

@@ -79,7 +79,10 @@ json to_columns(const std::vector<CurveBucket>& buckets) {
 }  // namespace
 
 RunView::RunView(const RootFolder& root, std::string id)
-    : root_(root), id_(std::move(id)), events_(join_path(id_, "events.jsonl")) {}
+    : root_(root),
+      id_(std::move(id)),
+      events_(join_path(id_, "events.jsonl")),
+      head_(join_path(id_, kHeadEvents)) {}
 
 std::vector<int> RunView::ranks_in(std::string_view folder) const {
   std::vector<int> ranks;
@@ -121,8 +124,9 @@ RecordsView& RunView::records_of(int rank) {
 
 void RunView::look() {
   events_.poll(root_);
+  head_.poll(root_);
   glance_at(root_, id_, glance_);
-  if (events_.job().ended && !job_.empty()) return;  // nothing changes in it any more
+  if (job().ended && !job_.empty()) return;  // nothing changes in it any more
   const auto text = root_.read(file("job.json"), kLongestJobFile);
   auto job = text ? parse_bounded(*text) : std::nullopt;
   if (job && job->is_object()) job_ = *std::move(job);
@@ -134,11 +138,25 @@ bool RunView::launcher_lives() const {
 }
 
 double RunView::changed() const {
-  return std::max(events_.changed(), glance_.changed);
+  return std::max({events_.changed(), head_.changed(), glance_.changed});
+}
+
+// The launcher whose folder this is may have been lost, and the job have gone on without it.
+EventsView::Job RunView::job() const {
+  EventsView::Job job = events_.job();
+  const EventsView::Job& head = head_.job();
+  if (!job.started) return head;
+  if (head.ended && head.end >= job.start) {
+    job.ended = true;
+    job.end = head.end;
+    job.exit_code = head.exit_code;
+    job.reason = head.reason;
+  }
+  return job;
 }
 
 std::string RunView::state() const {
-  const EventsView::Job& job = events_.job();
+  const EventsView::Job job = this->job();
   const bool speaks = now_since_1970() - changed() < kSilence;
   if (job.started) {
     if (job.ended) return job.exit_code == 0 ? "finished" : "failed";
@@ -153,7 +171,7 @@ std::string RunView::state() const {
 json RunView::summary() {
   const std::lock_guard lock(mutex_);
   look();
-  const EventsView::Job& job = events_.job();
+  const EventsView::Job job = this->job();
   const std::string folder = root_.path().substr(root_.path().rfind('/') + 1);
   return {{"id", id_},
           {"name", id_.empty() ? folder : id_},
@@ -175,7 +193,7 @@ json RunView::summary() {
 json RunView::overview() {
   json all = summary();
   const std::lock_guard lock(mutex_);
-  const EventsView::Job& job = events_.job();
+  const EventsView::Job job = this->job();
   const MetricsView& metrics = metrics_of(0);
   const RecordsView& records = records_of(0);
   note_bytes();
@@ -244,6 +262,13 @@ json RunView::events() {
   const std::lock_guard lock(mutex_);
   look();
   std::vector<json> list(events_.events().begin(), events_.events().end());
+  for (const json& event : head_.events()) {
+    // The nodes tell begin and end as well, as far as they live to do so.
+    const std::string kind = text_of(event, "kind");
+    const bool is_known = (kind == "job_start" && events_.job().started) ||
+                          (kind == "job_end" && events_.job().ended);
+    if (!is_known) list.push_back(event);
+  }
   json stories = json::array();
   for (const json& event : records_of(0).events()) {
     json own = event;
@@ -291,12 +316,12 @@ json RunView::pulse() {
   return {{"state", state()},
           {"step", glance_.last_step},
           {"fingerprint", glance_.fingerprint},
-          {"events", events_.events().size()},
+          {"events", events_.events().size() + head_.events().size()},
           {"changed", changed()}};
 }
 
 void RunView::note_bytes() {
-  std::size_t sum = events_.bytes();
+  std::size_t sum = events_.bytes() + head_.bytes();
   for (const auto& [rank, view] : metrics_) sum += view.bytes();
   for (const auto& [rank, view] : records_) sum += view.bytes();
   bytes_ = sum;

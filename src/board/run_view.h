@@ -18,6 +18,9 @@
 
 namespace lockstep {
 
+/// What the head of a job on several machines has written there, beside the nodes' launchers.
+inline constexpr const char* kHeadEvents = "head.jsonl";
+
 /// A run directory as the page sees it. Files are read when somebody asks, from where the last look
 /// ended. Thread-safe: what it hands out are copies, as JSON.
 class RunView {
@@ -47,6 +50,7 @@ class RunView {
   MetricsView& metrics_of(int rank);
   RecordsView& records_of(int rank);
   void look();
+  EventsView::Job job() const;
   std::string state() const;
   double changed() const;
   bool launcher_lives() const;
@@ -60,6 +64,7 @@ class RunView {
   const std::string id_;
   std::mutex mutex_;
   EventsView events_;
+  EventsView head_;
   RunGlance glance_;
   nlohmann::json job_ = nlohmann::json::object();
   std::map<int, MetricsView> metrics_;  // of those that were asked for

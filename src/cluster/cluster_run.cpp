@@ -9,6 +9,7 @@
 #include "cluster/own_place.h"
 #include "cluster/prologue.h"
 #include "launch/addresses.h"
+#include "launch/events.h"
 #include "launch/final_report.h"
 #include "launch/ip_address.h"
 #include "launch/line_prefix.h"
@@ -16,10 +17,23 @@
 #include "launch/run_command.h"
 #include "launch/run_directory.h"
 #include "launch/secret.h"
+#include "launch/unique_directory.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
 namespace {
+
+// Beside what the nodes write, where they share a disk with this machine. None without --run-dir:
+// who looks for a run looks there.
+std::string head_events_path(const RunOptions& options) {
+  if (!options.run_dir || options.run_dir->empty()) return "";
+  try {
+    make_directories(*options.run_dir);
+  } catch (const Error&) {
+    // It may be on the nodes alone. The log says so when it cannot be written.
+  }
+  return *options.run_dir + "/head.jsonl";
+}
 
 int run_head(const HeadPlan& plan) {
   const RunOptions& options = plan.options;
@@ -31,12 +45,16 @@ int run_head(const HeadPlan& plan) {
   for (const std::string& notice : options.notices) console.note(notice);
   if (!plan.secret.empty()) guard_secret();
   SignalInbox signals(options.stop_signals);
-  // In the temporary place: --run-dir is for the nodes.
+  // In the temporary place: in --run-dir it would be taken for a node's.
   RunDirectory directory(
       {.path = std::nullopt, .run_id = options.rdzv_id, .host = LocalMachine::current().name},
       plan.environment);
   LogPump pump;
   console.set_sink([&](std::string text) { pump.print(STDERR_FILENO, std::move(text)); });
+  EventLog events({.path = head_events_path(options),
+                   .host = LocalMachine::current().name,
+                   .listener = event_listener(options, pump),
+                   .warn = [&](const std::string& text) { console.warn(text); }});
   EventLoop loop;
   Finish finish;
   std::vector<std::string> last_words;
@@ -45,7 +63,8 @@ int run_head(const HeadPlan& plan) {
                      .pump = pump,
                      .signals = signals,
                      .console = console,
-                     .directory = directory});
+                     .directory = directory,
+                     .events = events});
     finish = head.run();
     last_words = head.last_words();
   }

@@ -11,6 +11,7 @@
 #include "core/signal_names.h"
 #include "launch/addresses.h"
 #include "launch/coordinator_link.h"
+#include "launch/node_change.h"
 #include "launch/wall_time.h"
 #include "lockstep/error.h"
 
@@ -79,7 +80,7 @@ Head::~Head() {
 CoordinatorShell::Callbacks Head::coordinator_callbacks() {
   return {.to_local_agent = [this](const Message& message) { stack_desk_.on_message(message); },
           .local_agent_closed = [](const std::string&) {},
-          .say = [this](const std::string& text) { services_.console.note(text); },
+          .say = [this](const std::string& text) { note(text); },
           .done = [this] { wind_up(); },
           .open_store = [this](const Membership& membership) { store_.open(membership); },
           .connect_store =
@@ -92,6 +93,11 @@ CoordinatorShell::Callbacks Head::coordinator_callbacks() {
                   return UniqueFd();
                 }
               },
+          .node_changed =
+              [this](const std::string& text, const NodeChange& change) {
+                if (!text.empty()) services_.console.note(text);
+                services_.events.write(event_of(change, epoch()));
+              },
           .asks_to_join = [this](const NodeInfo& info) { on_join(info); },
           .prepares =
               [this](const Membership& membership) {
@@ -101,6 +107,11 @@ CoordinatorShell::Callbacks Head::coordinator_callbacks() {
                 record_.left_out = membership.left_out;
                 write_job();
               }};
+}
+
+void Head::note(const std::string& text) {
+  services_.console.note(text);
+  services_.events.write({.kind = "note", .epoch = epoch(), .fields = {{"text", text}}});
 }
 
 // What `lockstep stack` finds the job by.
@@ -122,10 +133,18 @@ Finish Head::run() {
              .log_directory = {},
              .workers = {}};
   write_job();
+  services_.events.write({.kind = "job_start",
+                          .fields = {{"run_id", plan_.options.rdzv_id},
+                                     {"nodes", static_cast<std::int64_t>(nodes_.size())}}});
   for (std::size_t i = 0; i < nodes_.size(); ++i) start(i);
   status_timer_ = services_.loop.after(kStatusInterval, [this] { say_status(); });
   services_.loop.run();
-  return coordinator_->outcome();
+  const Finish& finish = coordinator_->outcome();
+  services_.events.write(
+      {.kind = "job_end",
+       .epoch = epoch(),
+       .fields = {{"exit_code", std::int64_t{finish.code}}, {"reason", finish.reason}}});
+  return finish;
 }
 
 void Head::start(std::size_t index) {
@@ -192,7 +211,7 @@ void Head::on_end(std::size_t index, const ExitStatus& status) {
 void Head::start_later(std::size_t index, const std::string& why) {
   Node& node = nodes_[index];
   node.pause = std::clamp<milliseconds>(node.pause * 2, kFirstPause, kLongestPause);
-  services_.console.note(concat(why, "; starting it again in ", whole_seconds(node.pause), " s"));
+  note(concat(why, "; starting it again in ", whole_seconds(node.pause), " s"));
   node.restart = services_.loop.after(node.pause, [this, index] {
     if (coordinator_->phase() != Coordinator::Phase::finished) start(index);
   });
@@ -207,7 +226,7 @@ void Head::on_signal() {
       });
       continue;
     }
-    services_.console.note(concat("got ", signal_name(*number), ": stopping the workers"));
+    note(concat("got ", signal_name(*number), ": stopping the workers"));
     coordinator_->request_end(*number, concat("the head of the job got ", signal_name(*number)));
   }
 }

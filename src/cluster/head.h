@@ -12,6 +12,7 @@
 #include "launch/console.h"
 #include "launch/coordinator_shell.h"
 #include "launch/event_loop.h"
+#include "launch/events.h"
 #include "launch/log_pump.h"
 #include "launch/node_store.h"
 #include "launch/run_directory.h"
@@ -28,6 +29,7 @@ struct HeadServices {
   SignalInbox& signals;
   Console& console;
   RunDirectory& directory;
+  EventLog& events;
 };
 
 /// The process from which a job on other machines is started: it hosts the coordinator, starts one
@@ -59,6 +61,7 @@ class Head {
   CoordinatorShell::Callbacks coordinator_callbacks();
   void start(std::size_t index);
   void on_join(const NodeInfo& info);
+  void note(const std::string& text);
   void write_job();
   void on_end(std::size_t index, const ExitStatus& status);
   void start_later(std::size_t index, const std::string& why);
@@ -66,6 +69,7 @@ class Head {
   void say_status();
   void wind_up();
   bool can_go_on() const;
+  Epoch epoch() const { return coordinator_ ? coordinator_->epoch() : 0; }
   std::uint64_t stream(std::size_t index, int fd) const { return index * 2 + (fd == 2 ? 1 : 0); }
 
   HeadPlan plan_;

@@ -15,10 +15,15 @@ namespace {
 // A line longer than this is cut in two by rotation.
 constexpr std::size_t kLongestWholeLine = 64 << 10;
 
+// Where it cannot be opened errno says why.
+UniqueFd try_to_open(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
+}
+
 }  // namespace
 
 UniqueFd open_log_file(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666));
+  UniqueFd fd = try_to_open(path);
   if (!fd) throw_errno(concat("cannot open the log file '", path, "'"));
   return fd;
 }
@@ -35,10 +40,9 @@ void LogFile::write(std::string_view text) {
 
 bool LogFile::open() {
   if (fd_) return true;
-  try {
-    fd_ = open_log_file(options_.path);
-  } catch (const SystemError& error) {
-    reason_ = error.what();
+  fd_ = try_to_open(options_.path);
+  if (!fd_) {
+    reason_ = std::generic_category().message(errno);
     return false;
   }
   struct stat status = {};
@@ -94,7 +98,7 @@ std::size_t LogFile::put_all(std::string_view text) {
 void LogFile::lose(std::size_t bytes) {
   lost_ += bytes;
   if (std::exchange(warned_, true)) return;
-  options_.warn(concat("lockstep: cannot write '", options_.path, "': ", reason_,
+  options_.warn(concat("cannot write '", options_.path, "': ", reason_,
                        "; output is dropped until it can be written again"));
 }
 
@@ -105,7 +109,7 @@ void LogFile::rotate() {
     ::rename(name(number).c_str(), name(number + 1).c_str());  // absent ones are no error
   }
   if (::rename(options_.path.c_str(), name(1).c_str()) != 0) {
-    options_.warn(concat("lockstep: cannot rotate '", options_.path,
+    options_.warn(concat("cannot rotate '", options_.path,
                          "': ", std::generic_category().message(errno), "; it goes on growing"));
     options_.max_bytes = 0;
   }

@@ -35,6 +35,8 @@ LogLayout::LogLayout(const LogLayoutOptions& options) {
     make_directories(*options.log_dir);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(concat("--log-dir: ", error.what()));
+  } catch (const SystemError& error) {
+    throw SystemError(concat("--log-dir: ", error.what()));
   }
   // Absolute, because workers may change their working directory before they write an error file.
   const auto base = std::filesystem::absolute(*options.log_dir).lexically_normal();

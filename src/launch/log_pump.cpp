@@ -201,7 +201,7 @@ std::shared_ptr<LogFile> LogPump::Reader::open_file(const std::string& path,
                                                     std::uintmax_t max_bytes) {
   return std::make_shared<LogFile>(LogFileOptions{
       .path = path, .max_bytes = max_bytes, .warn = [this](const std::string& message) {
-        print(options_.message_fd, message);
+        print(options_.message_fd, "lockstep: " + message);
       }});
 }
 

@@ -14,17 +14,12 @@
 #include "lockstep/error.h"
 
 namespace lockstep {
-namespace {
 
-// Events for machines: on standard output with --json, on standard error where torchrun's console
-// handler would write its own.
 std::function<void(const std::string&)> event_listener(const RunOptions& options, LogPump& pump) {
   const int fd = options.json ? STDOUT_FILENO : STDERR_FILENO;
   if (!options.json && options.event_log_handler != "console") return {};
   return [fd, &pump](const std::string& line) { pump.print(fd, line + "\n"); };
 }
-
-}  // namespace
 
 int run_job(JobPlan& plan, Console& console, const RunJobOptions& how) {
   if (!plan.secret.empty() || !plan.etcd.access.password.empty()) guard_secret();

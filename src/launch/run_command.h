@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "launch/console.h"
 #include "launch/job_plan.h"
+#include "launch/log_pump.h"
 #include "launch/option_table.h"
 #include "lockstep/environment.h"
 
@@ -23,6 +25,11 @@ struct RunJobOptions {
   int lifeline = -1;                 // see NodeServices
   bool coordinator_reports = false;  // how a job ended is said where its coordinator is
 };
+
+/// Who prints events for machines: on standard output with --json, on standard error where
+/// torchrun's console handler would write its own. Empty where nobody has asked.
+std::function<void(const std::string& line)> event_listener(const RunOptions& options,
+                                                            LogPump& pump);
 
 /// The part of it after the plan.
 int run_job(JobPlan& plan, Console& console, const RunJobOptions& how);

@@ -132,6 +132,8 @@ RunDirectory::RunDirectory(const RunDirectoryOptions& options, const Environment
       make_directories(*options.path);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(concat("--run-dir: ", error.what()));
+    } catch (const SystemError& error) {
+      throw SystemError(concat("--run-dir: ", error.what()));
     }
     const std::string base = fs::absolute(*options.path).lexically_normal().string();
     path_ = base;

@@ -144,6 +144,33 @@ TEST_F(Board, a_run_has_a_state) {
   EXPECT_EQ(states["speaks"]["latest"]["loss"], 2);
 }
 
+TEST_F(Board, what_the_head_of_a_job_says_is_part_of_the_run) {
+  const auto write_head = [&](const std::string& run, double end) {
+    put(path() / run / "head.jsonl",
+        R"({"time":99,"kind":"job_start","nodes":2})"
+        "\n"
+        R"({"time":111,"kind":"node_lost","node":"b","reason":"it went silent"})"
+        "\n" +
+            json{{"time", end}, {"kind", "job_end"}, {"exit_code", 0}}.dump() + "\n");
+  };
+  // The launcher of this folder was lost; the job has ended well without it.
+  put(path() / "left" / "events.jsonl", kRecovery);
+  write_head("left", 200);
+  // Of a job before the present one.
+  put(path() / "old" / "events.jsonl", kRecovery);
+  write_head("old", 99.5);
+  write_head("alone", 200);
+  const json told = get("events", {{"run", "left"}})["events"];
+  ASSERT_EQ(told.size(), 10u) << told;  // one of the two beginnings
+  EXPECT_EQ(std::ranges::count(told, "node_lost", [](const json& each) { return each["kind"]; }),
+            1);
+  EXPECT_EQ(told.back()["kind"], "job_end");
+  EXPECT_EQ(get("run", {{"run", "left"}})["state"], "finished");
+  EXPECT_NE(get("run", {{"run", "old"}})["state"], "finished");
+  EXPECT_EQ(get("run", {{"run", "alone"}})["state"], "finished");
+  EXPECT_EQ(get("events", {{"run", "alone"}})["events"].size(), 3u);
+}
+
 TEST_F(Board, hostile_records_are_skipped_or_text) {
   std::string deep(100'000, '[');
   put(path() / "r" / "events.jsonl",

@@ -200,6 +200,31 @@ class Ssh(SshCase):
 class Local(RecoveryCase):
     """All nodes are on this machine, each with its launcher."""
 
+    def head_events(self):
+        lines = (self.folder / "run" / "head.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_the_head_leaves_its_events_in_the_run_directory(self):
+        job = Job(["--starter", "local", "--hosts", "a,b", "--run-dir", str(self.folder / "run"), "--json",
+                   "--no-python", "true"])
+        self.addCleanup(job.kill)
+        code, out, err = job.end()
+        self.assertEqual(code, 0, err)
+        events = self.head_events()
+        self.assertEqual([events[0]["kind"], events[0]["nodes"]], ["job_start", 2])
+        self.assertEqual(sorted(each["node"] for each in events if each["kind"] == "node_joined"), ["a", "b"])
+        self.assertEqual([events[-1]["kind"], events[-1]["exit_code"]], ["job_end", 0])
+        self.assertEqual(out.count('"node_joined"'), 2)
+
+    def test_a_folder_that_the_head_may_not_write_to_stops_nothing(self):
+        (self.folder / "file").write_text("")
+        job = Job(["--starter", "local", "--hosts", "a", "--run-dir", str(self.folder / "file" / "run"),
+                   "--no-python", "true"])
+        self.addCleanup(job.kill)
+        _, _, err = job.end()  # the node may not either, and says so
+        self.assertIn("--run-dir", err)
+        self.assertIn("head.jsonl", err)
+
     def test_a_node_that_is_lost_is_left_out_and_taken_in_again(self):
         self.hold(10)
         job = Job(["--starter", "local", "--hosts", "a,b", "--min-world", "1", "--rejoin-after", "1",
@@ -218,6 +243,13 @@ class Local(RecoveryCase):
         self.check_no_step_is_lost(2, 20)
         self.assertIn("1 of 2 ranks go on (--min-world 1)", err)
         self.assertIn("the launcher on b ended (signal 9 (SIGKILL)); starting it again in 1 s", err)
+        events = [(each["kind"], each.get("node")) for each in self.head_events()
+                  if each["kind"].startswith("node_")]
+        self.assertEqual(sorted(events[:2]), [("node_joined", "a"), ("node_joined", "b")])
+        # The new launcher may come before the old one is given up.
+        self.assertEqual(sorted(events[2:]), [("node_joined", "b"), ("node_lost", "b")])
+        self.assertEqual([each["node"] for each in self.head_events() if each["kind"] == "node_lost" and
+                          each["reason"] and each["workers"] == 1], ["b"])
 
 
 class Agent(unittest.TestCase):

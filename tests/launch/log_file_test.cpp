@@ -81,7 +81,7 @@ TEST(LogFile, a_full_disk_warns_once_and_says_later_what_is_missing) {
   file.write("fourth\n");
 
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_EQ(warnings[0], "lockstep: cannot write '" + (folder / "log") +
+  EXPECT_EQ(warnings[0], "cannot write '" + (folder / "log") +
                              "': File too large; output is dropped until it can be written again");
   EXPECT_EQ(read_text(folder / "log"),
             "first\nse\n[lockstep: 11 bytes are missing here: File too large]\nfourth\n");
