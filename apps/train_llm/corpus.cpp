@@ -9,6 +9,7 @@
 #include "lockstep/embedded_instructions.h"
 #include "lockstep/environment.h"
 #include "lockstep/error.h"
+#include "lockstep/memory_plan.h"
 #include "lockstep/progress.h"
 #include "lockstep/text_records.h"
 #include "lockstep/token_cache.h"
@@ -73,10 +74,29 @@ Tokenizer choose_tokenizer(const Options& options, const CorpusOptions& corpus,
   return corpus.embedded ? tokenizer_of_tasks(options) : tokenizer_of_data(options, source);
 }
 
+// In bytes; 0: none.
+std::int64_t cache_limit(const Options& options) {
+  if (options.cache_limit == "0") return 0;
+  try {
+    return lockstep::parse_bytes(options.cache_limit);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("--cache-limit: ", error.what(), ", or 0 to keep all"));
+  }
+}
+
 void report(const lockstep::TokenCacheProgress& progress) {
   std::fprintf(stderr, "train_llm: tokenised %s documents, %s tokens in %.0f s\n",
                short_number(static_cast<double>(progress.documents)).c_str(),
                short_number(static_cast<double>(progress.tokens)).c_str(), progress.seconds);
+}
+
+void report_removal(const lockstep::TokenCacheRemoval& removed, const Options& options) {
+  std::fprintf(
+      stderr,
+      "train_llm: removed %s (%s of tokens of %s, not used for %lld h), to keep --cache-limit %s\n",
+      removed.folder.c_str(), lockstep::show_bytes(removed.bytes).c_str(), removed.source.c_str(),
+      static_cast<long long>(removed.unused_for / std::chrono::hours(1)),
+      options.cache_limit.c_str());
 }
 
 TokenCache open_cache(const Options& options, const CorpusOptions& corpus,
@@ -92,7 +112,9 @@ TokenCache open_cache(const Options& options, const CorpusOptions& corpus,
   caching.one_per_block = options.packing == "single";
   caching.validation_fraction = options.eval_fraction;
   caching.seed = static_cast<std::uint64_t>(options.seed);
+  caching.max_bytes = cache_limit(options);
   if (corpus.reports) caching.progress = report;
+  caching.removed = [&](const auto& removed) { report_removal(removed, options); };
   return TokenCache::open_or_make(tokenizer, source, caching);
 }
 

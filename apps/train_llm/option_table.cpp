@@ -56,6 +56,9 @@ const auto kOptions = std::to_array<OptionSpec>({
      .help = "threads that load batches ahead", .lowest = 0, .highest = 256},
     {.name = "cache-dir", .field = &O::cache_dir, .value = "DIR", .help = "where tokenised data is kept",
      .shown_default = "$XDG_CACHE_HOME/lockstep or ~/.cache/lockstep"},
+    {.name = "cache-limit", .field = &O::cache_limit, .value = "BYTES",
+     .help = "when new tokenised data is kept and all of it takes more than this, what was not used for longest is removed, but nothing "
+             "that a run uses; 0: keep all"},
 
     {.name = "num-epochs", .field = &O::num_epochs, .value = "N", .help = "passes over the data",
      .heading = "How long, how fast", .lowest = 1, .highest = 1e9},
@@ -88,9 +91,10 @@ const auto kOptions = std::to_array<OptionSpec>({
     {.name = "beta2", .field = &O::beta2, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 0.999999},
     {.name = "epsilon", .field = &O::epsilon, .value = "F", .help = "of AdamW", .lowest = 0, .highest = 1},
     {.name = "dtype", .field = &O::dtype, .value = "TYPE",
-     .help = "bf16: weights and all (the tutorial's way); bf16-autocast: float32 weights, products in bfloat16; "
+     .help = "auto: bf16 on a GPU, fp32 on the CPU, where 16 bits are several times slower; a run that goes on keeps what it has; "
+             "bf16: weights and all (the tutorial's way); bf16-autocast: float32 weights, products in bfloat16; "
              "bf16-mixed: with --shard, parts in float32, computed with and sent in bfloat16, gradients added in float32; "
-             "fp16: as bf16-autocast in float16 with a gradient scaler; fp32", .choices = "bf16|bf16-autocast|bf16-mixed|fp16|fp32"},
+             "fp16: as bf16-autocast in float16 with a gradient scaler; fp32", .choices = "auto|bf16|bf16-autocast|bf16-mixed|fp16|fp32"},
     {.name = "activation-checkpointing", .field = &O::activation_checkpointing,
      .help = "compute activations a second time in backward: less memory, a third more time"},
     {.name = "seed", .field = &O::seed, .value = "N", .help = "of weights, order of the data and dropout; sampling",

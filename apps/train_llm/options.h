@@ -28,6 +28,7 @@ struct Options {
   double eval_fraction = 0;
   std::int64_t num_workers = 1;
   std::string cache_dir = {};
+  std::string cache_limit = "20GiB";
 
   // How long, how fast.
   std::int64_t num_epochs = 100;
@@ -46,7 +47,7 @@ struct Options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  std::string dtype = "bf16";
+  std::string dtype = "auto";
   bool activation_checkpointing = false;
   std::int64_t seed = 0;
 

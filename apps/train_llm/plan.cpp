@@ -6,11 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include <torch/cuda.h>
+
 #include "lockstep/error.h"
 #include "lockstep/gpt2_memory.h"
 #include "lockstep/progress.h"
 #include "lockstep/tokenizer.h"
 #include "model_setup.h"
+#include "recipe.h"
 
 namespace train_llm {
 namespace {
@@ -44,6 +47,11 @@ Widths widths_of(const std::string& dtype) {
   if (dtype == "bf16-mixed") return {.weights = 2, .products = 2};
   if (dtype == "fp32") return {};
   return {.products = 2};
+}
+
+// The device that a run here would take.
+bool is_for_cpu(const Options& options) {
+  return options.device.empty() ? !torch::cuda::is_available() : options.device == "cpu";
 }
 
 // Without sharding there are no parts that could have a type of their own.
@@ -119,8 +127,10 @@ MemoryPlan least_plan(MemoryPlan plan) {
 
 }  // namespace
 
-std::string plan_text(const Invocation& invocation) {
-  const Options& options = invocation.options;
+std::string plan_text(const Invocation& given) {
+  Invocation invocation = given;
+  Options& options = invocation.options;
+  if (options.dtype == kAutoType) options.dtype = usual_dtype(is_for_cpu(options));
   const lockstep::Gpt2Config config = planned_config(options);
   const ModelSizes sizes = planned_sizes(options, config);
   const MemoryPlan asked = plan_of(options);

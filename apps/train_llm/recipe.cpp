@@ -41,6 +41,11 @@ lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_
       .warmup_steps = options.warmup, .total_steps = total, .min_factor = options.min_lr_factor};
 }
 
+// Measured in docs/train_llm.md.
+std::string usual_dtype(bool on_cpu) {
+  return on_cpu ? "fp32" : "bf16";
+}
+
 lockstep::Precision precision(const Options& options) {
   if (options.dtype == "bf16") return lockstep::Precision::bf16_weights;
   if (options.dtype == "bf16-autocast") return lockstep::Precision::bf16_autocast;

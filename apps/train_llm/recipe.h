@@ -25,6 +25,10 @@ std::vector<lockstep::ParamGroup> parameter_groups(const torch::nn::Module& modu
 /// `run_steps`: how many the whole run has, for schedules that end with it.
 lockstep::LRScheduleOptions schedule_options(const Options& options, std::int64_t run_steps);
 
+inline constexpr const char* kAutoType = "auto";
+/// What --dtype auto stands for.
+std::string usual_dtype(bool on_cpu);
+
 lockstep::Precision precision(const Options& options);
 /// Nothing without --shard.
 std::optional<lockstep::ShardedOptions> sharding(const Options& options);

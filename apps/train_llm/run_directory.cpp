@@ -17,10 +17,10 @@ using lockstep::InvalidArgument;
 
 // Options that say how a run is watched or started, not what it computes.
 const std::set<std::string_view> kHarmless = {
-    "ranks",     "num-epochs",      "max-steps",   "time-limit",      "num-workers", "log-freq",
-    "ckpt-freq", "keep-last",       "resume",      "samples",         "no-progress", "save-dir",
-    "cache-dir", "flat-checkpoint", "flat-prefix", "experiment-name", "eval-freq",   "device",
-    "track",     "wandb-runs",      "defer-init",  "shard-copies"};
+    "ranks",     "num-epochs",  "max-steps",       "time-limit",  "num-workers",     "log-freq",
+    "ckpt-freq", "keep-last",   "resume",          "samples",     "no-progress",     "save-dir",
+    "cache-dir", "cache-limit", "flat-checkpoint", "flat-prefix", "experiment-name", "eval-freq",
+    "device",    "track",       "wandb-runs",      "defer-init",  "shard-copies"};
 
 }  // namespace
 

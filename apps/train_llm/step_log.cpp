@@ -17,6 +17,9 @@ using lockstep::short_number;
 using lockstep::StepReport;
 using lockstep::StepTimes;
 
+constexpr const char* kEvaluationLoss = "eval/loss";
+constexpr const char* kPerplexity = "eval/perplexity";
+
 std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", digits, value);
@@ -56,8 +59,9 @@ void StepLog::on_step(const StepReport& report) {
                             fixed(*report.loss, 4), " | lr ", general(report.lr), " | grad norm ",
                             general(report.grad_norm));
   if (values_.contains("tok/s")) {
+    // The mean over the ranks that are there now; some may have more slots than others.
     line += concat(" | ", short_number(values_["tok/s"]), " tok/s (",
-                   short_number(values_["tok/s_rank"]), " per rank)");
+                   short_number(values_["tok/s"] / world_.world_size()), " per rank)");
   }
   if (const auto& times = report.times) {
     line += concat(" | ms: data ", fixed(1000 * times->data, 1), " forward ",
@@ -74,11 +78,18 @@ void StepLog::on_step(const StepReport& report) {
   say(line);
 }
 
+std::map<std::string, double> StepLog::evaluation_values(
+    const std::map<std::string, double>& metrics) {
+  const auto loss = metrics.find(kEvaluationLoss);
+  if (loss == metrics.end()) return {};
+  return {{kPerplexity, std::exp(loss->second)}};
+}
+
 void StepLog::on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) {
-  const auto loss = metrics.find("eval/loss");
+  const auto loss = metrics.find(kEvaluationLoss);
   if (loss == metrics.end() || world_.rank() != 0) return;
   say(concat("step ", step, " | validation loss ", fixed(loss->second, 4), " | perplexity ",
-             fixed(std::exp(loss->second), 2)));
+             fixed(metrics.at(kPerplexity), 2)));
 }
 
 // Where standard error is a terminal, the progress bar may stand on this line.

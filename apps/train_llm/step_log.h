@@ -31,6 +31,8 @@ class StepLog : public lockstep::Callback {
   std::map<std::string, double> log_values(const lockstep::StepReport& report) override;
   void on_tracker(lockstep::Tracker* tracker) override { tracker_ = tracker; }
   void on_step(const lockstep::StepReport& report) override;
+  std::map<std::string, double> evaluation_values(
+      const std::map<std::string, double>& metrics) override;
   void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) override;
 
  private:

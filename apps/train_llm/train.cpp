@@ -99,11 +99,15 @@ void Run::decide_place() {
     // Python may have gone on from the files of an earlier step of ours.
     from_flat_files_ = flat && (!snapshot || *flat > *snapshot);
     place = {{"goes_on", goes_on_}, {"flat", from_flat_files_}};
-    if (options_.slots == 0 && goes_on_ && directory_.has_config()) {
-      options_.slots = directory_.stored_options().slots;
+    if (goes_on_ && directory_.has_config()) {
+      const Options before = directory_.stored_options();
+      if (options_.slots == 0) options_.slots = before.slots;
+      if (options_.dtype == kAutoType) options_.dtype = before.dtype;
     }
     if (options_.slots == 0) options_.slots = world_.world_size();
+    if (options_.dtype == kAutoType) options_.dtype = usual_dtype(world_.device().is_cpu());
     place["slots"] = options_.slots;
+    place["dtype"] = options_.dtype;
   }
   if (world_.joins()) {  // the state comes from the other ranks, who are far beyond this place
     from_flat_files_ = false;
@@ -113,6 +117,7 @@ void Run::decide_place() {
   goes_on_ = place.at("goes_on");
   from_flat_files_ = place.at("flat");
   options_.slots = place.at("slots");
+  options_.dtype = place.at("dtype");
   if (goes_on_ && options_.resume == "never") {
     throw InvalidArgument(concat("--resume is never, but ", directory_.path(),
                                  " has a run; name another --experiment-name, or move it away"));
@@ -305,8 +310,8 @@ int Run::train() {
              " tokens; run directory ", directory_.path()));
   if (world_.device().is_cpu() && options_.dtype != "fp32") {
     say(concat("--dtype is ", options_.dtype,
-               "; few CPUs compute in 16 bits, and the others are many "
-               "times slower than with --dtype fp32"));
+               "; few CPUs compute in 16 bits, and the others are several times slower than with "
+               "--dtype fp32"));
   }
   if (!goes_on_) ask_questions("before");
   const auto began = std::chrono::steady_clock::now();

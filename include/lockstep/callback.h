@@ -77,6 +77,13 @@ class Callback {
     return {};
   }
   virtual void on_epoch_end(std::int64_t epoch) { (void)epoch; }
+  /// More metrics, made of those of an evaluation, such as exp(loss); named "eval/..." like them.
+  /// They must be the same on every rank.
+  virtual std::map<std::string, double> evaluation_values(
+      const std::map<std::string, double>& metrics) {
+    (void)metrics;
+    return {};
+  }
   virtual void on_evaluation(std::int64_t step, const std::map<std::string, double>& metrics) {
     (void)step, (void)metrics;
   }

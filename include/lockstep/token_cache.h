@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,6 +43,14 @@ struct TokenCacheProgress {
   double seconds = 0;
 };
 
+/// A cache that was removed to make room.
+struct TokenCacheRemoval {
+  std::string folder;
+  std::string source;  // the name of its data, for people
+  std::int64_t bytes = 0;
+  std::chrono::seconds unused_for{0};
+};
+
 struct TokenCacheOptions {
   std::string directory;  // where caches are kept, one folder for each
   std::int64_t seq_length = 1024;
@@ -60,6 +69,11 @@ struct TokenCacheOptions {
   int threads = 0;  // 0: as many as there are cores
   // Called about once a second while a cache is made, which is not often enough to slow it down.
   std::function<void(const TokenCacheProgress&)> progress;
+  // For all caches of the directory together; 0: no limit. Beyond it those that were not used for
+  // longest are removed when one is made, and `removed` is called for each. One that a process has
+  // open is never removed.
+  std::int64_t max_bytes = 0;
+  std::function<void(const TokenCacheRemoval&)> removed = {};
 };
 
 /// Documents as blocks of tokens, in files that all processes of a machine share.

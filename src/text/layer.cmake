@@ -23,6 +23,7 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/token_cache.cpp
   text/token_cache_files.cpp
   text/token_cache_maker.cpp
+  text/token_cache_use.cpp
   text/token_part.cpp
   text/token_table.cpp
   text/tokenizer.cpp

@@ -8,6 +8,7 @@
 #include "text/files.h"
 #include "text/token_cache_files.h"
 #include "text/token_cache_maker.h"
+#include "text/token_cache_use.h"
 
 namespace lockstep {
 
@@ -15,6 +16,7 @@ struct TokenBlocks::Part {
   MappedFile file;
   BlockLayout layout;
   PartSummary summary;
+  std::shared_ptr<const UniqueFd> use;
 };
 
 struct TokenCache::Impl {
@@ -60,6 +62,7 @@ void TokenBlocks::copy(std::int64_t index, std::span<std::int64_t> input,
 TokenCache::TokenCache(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 TokenCache TokenCache::open(const std::string& folder) {
+  const auto use = begin_use(folder);
   const std::string description_file = concat(folder, "/", kCacheDescription);
   const CacheDescription description =
       parse_description(read_file(description_file, 1 << 20), description_file);
@@ -76,7 +79,7 @@ TokenCache TokenCache::open(const std::string& folder) {
     }
     TokenBlocks blocks;
     blocks.part_ = std::make_shared<const TokenBlocks::Part>(
-        TokenBlocks::Part{file, description.layout, summary});
+        TokenBlocks::Part{file, description.layout, summary, use});
     return blocks;
   };
   return TokenCache(std::make_shared<const Impl>(
@@ -102,6 +105,7 @@ TokenCache TokenCache::open_or_make(const Tokenizer& tokenizer, const TextSource
   make_cache(tokenizer, source, options, name);
   Impl impl = *open(folder.string()).impl_;
   impl.made = true;
+  remove_old_caches(options, name);
   return TokenCache(std::make_shared<const Impl>(std::move(impl)));
 }
 

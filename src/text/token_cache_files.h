@@ -7,6 +7,7 @@
 namespace lockstep {
 
 /// The names in the folder of a cache.
+inline constexpr const char* kCachePrefix = "tokens-";  // of the folder itself
 inline constexpr const char* kCacheDescription = "cache.json";
 inline constexpr const char* kTrainPart = "train.tokens";
 inline constexpr const char* kValidationPart = "validation.tokens";

@@ -138,11 +138,9 @@ std::string host_name() {
   return name.data();
 }
 
-constexpr const char* kMaking = ".making-";
-
 // What processes of this machine left that died while they made a cache.
 void remove_leftovers(const fs::path& directory) {
-  const std::string prefix = kMaking + host_name() + "-";
+  const std::string prefix = leftover_prefix();
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
@@ -160,8 +158,7 @@ void remove_leftovers(const fs::path& directory) {
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& directory) {
-    std::string pattern =
-        (directory / concat(kMaking, host_name(), "-", ::getpid(), "-XXXXXX")).string();
+    std::string pattern = (directory / concat(leftover_prefix(), ::getpid(), "-XXXXXX")).string();
     if (::mkdtemp(pattern.data()) == nullptr) {
       throw_errno(concat("cannot make a folder in '", directory.string(), "'"));
     }
@@ -198,6 +195,10 @@ class NewFolder {
 
 }  // namespace
 
+std::string leftover_prefix() {
+  return concat(".making-", host_name(), "-");
+}
+
 std::string cache_name(const Tokenizer& tokenizer, const TextSource& source,
                        const TokenCacheOptions& options) {
   validate(tokenizer, options);
@@ -210,7 +211,7 @@ std::string cache_name(const Tokenizer& tokenizer, const TextSource& source,
   if (options.validation_fraction > 0) {
     key += concat(" ", std::hexfloat, options.validation_fraction, " ", options.seed);
   }
-  return concat("tokens-", checksum_text(checksum_of(key)));
+  return concat(kCachePrefix, checksum_text(checksum_of(key)));
 }
 
 void make_cache(const Tokenizer& tokenizer, const TextSource& source,

@@ -11,6 +11,10 @@ namespace lockstep {
 std::string cache_name(const Tokenizer& tokenizer, const TextSource& source,
                        const TokenCacheOptions& options);
 
+/// Begins the name of a folder that is no cache yet, or no more; a process's number follows.
+/// make_cache() removes those of processes of this machine that are gone.
+std::string leftover_prefix();
+
 /// Makes the folder options.directory/name. Where another process was quicker, its folder stays.
 void make_cache(const Tokenizer& tokenizer, const TextSource& source,
                 const TokenCacheOptions& options, const std::string& name);

@@ -128,6 +128,9 @@ bool TrainerCore::evaluate_now() {
   RunEvent event{.kind = RunEvent::Kind::evaluation, .step = step};
   result_.evaluation.clear();
   for (const auto& [name, value] : metrics) result_.evaluation["eval/" + name] = value;
+  for (const auto& callback : options_.callbacks) {
+    result_.evaluation.merge(callback->evaluation_values(result_.evaluation));
+  }
   event.evaluation = result_.evaluation;
   if (!directory_.empty()) event.log = result_.evaluation;
   std::string line = concat("lockstep: step ", step, ":");

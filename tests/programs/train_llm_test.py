@@ -5,6 +5,7 @@ Without --all the cases that take longest are left out, without --gpu those that
 """
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -230,6 +231,29 @@ class RunFolder(Case):
             self.assertAlmostEqual(lines[-1]["tok/s"], 2 * lines[-1]["tok/s_rank"], 3)
         self.assertRegex(out, r"step 20/20 \| epoch 1 \| loss \d\.\d+ \| lr [\d.e-]+ \|.* tok/s")
         self.assertRegex(out, r"validation loss \d\.\d+ \| perplexity \d+\.\d+")
+        evaluated = [line for line in self.metrics("run") if "eval/loss" in line]
+        self.assertAlmostEqual(evaluated[-1]["eval/perplexity"], math.exp(evaluated[-1]["eval/loss"]), 6)
+
+    def test_without_a_type_the_cpu_computes_in_32_bits_and_a_run_keeps_what_it_has(self):
+        run = ("-d", "data.jsonl", *(word for word in SMALL if word not in ("--dtype", "fp32")))
+        stored = lambda name: json.loads((self.run_folder(name) / "config.json").read_text())["dtype"]
+        out, _ = self.run_program("-e", "new", *run, "--max-steps", "2")
+        self.assertIn(" parameters, fp32, ", out)
+        self.assertEqual(stored("new"), "fp32")
+        self.run_program("-e", "old", *run, "--max-steps", "2", "--dtype", "bf16")
+        out, _ = self.run_program("-e", "old", *run, "--max-steps", "4")
+        self.assertIn(" parameters, bf16, ", out)
+        self.assertNotIn("not as the run was begun", out)
+        self.assertEqual(stored("old"), "bf16")
+
+    def test_tokens_that_nobody_uses_are_removed_beyond_a_limit(self):
+        self.train("one", "--max-steps", "1")
+        _, err = self.train("two", "--max-steps", "1", "-s", "32", "--cache-limit", "1KB")
+        self.assertRegex(err, r"train_llm: removed \S+/tokens-\w+ \(.* of tokens of .*data.jsonl, not used for 0 h\)"
+                              r", to keep --cache-limit 1KB")
+        self.assertEqual(len(list((self.folder / "cache" / "lockstep").iterdir())), 1)
+        self.assertIn("--cache-limit: 'much' is not a number of bytes",
+                      self.one_line("-e", "three", "-d", "data.jsonl", *SMALL, "--cache-limit", "much"))
 
     def test_it_says_which_options_have_changed_and_refuses_on_request(self):
         self.train("run", "--max-steps", "10")

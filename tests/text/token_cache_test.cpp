@@ -254,3 +254,45 @@ TEST_F(TokenCacheTest, options_that_cannot_work_are_refused) {
   tokenizer_ = train_tokenizer(texts, {.vocab_size = 256, .special_tokens = {}});
   EXPECT_TRUE(has(refusal([&] { make(numbered(1)); }), "no end-of-text token"));
 }
+
+TEST_F(TokenCacheTest, beyond_a_limit_the_one_that_was_not_used_for_longest_goes_and_none_in_use) {
+  std::vector<TokenCacheRemoval> removed;
+  options_.removed = [&](const TokenCacheRemoval& removal) { removed.push_back(removal); };
+  const auto records = [](char letter) {
+    return std::vector<TextRecord>{{.text = std::string(40, letter)}};
+  };
+  const auto age = [](const std::string& folder, int hours) {
+    const auto then = std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours);
+    std::filesystem::last_write_time(folder + "/cache.json", then);
+  };
+  std::string oldest, older;
+  oldest = make(records('a')).folder();
+  older = make(records('b')).folder();
+  const TokenBlocks used = make(records('c')).train();  // without the cache itself
+  age(oldest, 30);
+  age(older, 20);
+  age(make(records('c')).folder(), 10);  // now
+  EXPECT_TRUE(removed.empty());          // no limit
+
+  std::int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(oldest)) {
+    bytes += static_cast<std::int64_t>(entry.file_size());
+  }
+  options_.max_bytes = 3 * bytes + bytes / 2;
+  const TokenCache fourth = make(records('d'));
+  ASSERT_EQ(removed.size(), 1U);
+  EXPECT_EQ(removed[0].folder, oldest);
+  EXPECT_EQ(removed[0].bytes, bytes);
+  EXPECT_EQ(removed[0].unused_for / std::chrono::hours(1), 30);
+  EXPECT_FALSE(std::filesystem::exists(oldest));
+
+  options_.max_bytes = 1;
+  const TokenCache fifth = make(records('e'));
+  ASSERT_EQ(removed.size(), 2U);  // the others are in use, or were just made
+  EXPECT_EQ(removed[1].folder, older);
+  EXPECT_EQ(used.size(), make(records('c')).train().size());
+  EXPECT_FALSE(make(records('c')).made());
+  for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("tokens-")) << entry.path();
+  }
+}

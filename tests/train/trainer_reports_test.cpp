@@ -127,6 +127,33 @@ RANKS_TEST(TrainerReports, every_rank_can_have_a_log_with_values_of_its_own, 2) 
   world.barrier();  // the folder is rank 0's
 }
 
+TEST(TrainerReports, a_callback_adds_to_the_metrics_of_an_evaluation) {
+  struct Doubles : Callback {
+    std::map<std::string, double> evaluation_values(
+        const std::map<std::string, double>& metrics) override {
+      return {{"eval/twice", 2 * metrics.at("eval/loss")}};
+    }
+    void on_evaluation(std::int64_t, const std::map<std::string, double>& metrics) override {
+      seen = metrics;
+    }
+    std::map<std::string, double> seen;
+  };
+  const TemporaryFolder folder;
+  TrainerOptions options = two_epochs();
+  options.evaluate_every = {.epochs = 2};
+  options.snapshots.directory = folder / "run";
+  auto doubles = std::make_shared<Doubles>();
+  options.callbacks = {doubles};
+  Loader data(Line{}, {.batch_size = 8}), held_out(Line{}, {.batch_size = 8});
+  const TrainResult result =
+      Trainer(options).fit(new_model(), data, kSquaredError, Evaluation{held_out, kSquaredError});
+  const double loss = result.evaluation.at("eval/loss");
+  EXPECT_EQ(result.evaluation.at("eval/twice"), 2 * loss);
+  EXPECT_EQ(doubles->seen, result.evaluation);
+  const auto lines = lines_of(folder / "run/metrics/rank_0.jsonl");
+  EXPECT_EQ(lines.back().at("eval/twice"), 2 * loss);
+}
+
 TEST(TrainerReports, a_run_can_begin_with_the_state_of_another_one) {
   auto whole = new_model();
   Loader data(Line{}, {.batch_size = 8, .shuffle = true});
