@@ -91,7 +91,7 @@ TEST(TrainLlmOptions, its_defaults_are_the_tutorials) {
   EXPECT_EQ(options.log_freq, 100);
   EXPECT_EQ(options.ckpt_freq, 500);
   EXPECT_EQ(options.seq_length, 1024);
-  EXPECT_EQ(options.dtype, "bf16");
+  EXPECT_EQ(options.dtype, "auto");
   EXPECT_EQ(options.schedule, "cosine");
   EXPECT_EQ(options.schedule_steps, 1000);
   EXPECT_EQ(options.min_lr_factor, 0.01);
@@ -132,7 +132,7 @@ TEST(TrainLlmOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_EQ(refusal({"--lr", "nan"}),
             "--lr is \"nan\"; it must be a number of at least 0 and at most 1000000");
   EXPECT_EQ(refusal({"--dtype", "int8"}),
-            "--dtype is \"int8\"; it must be one of bf16, bf16-autocast, bf16-mixed, fp16, "
+            "--dtype is \"int8\"; it must be one of auto, bf16, bf16-autocast, bf16-mixed, fp16, "
             "fp32");
   EXPECT_EQ(refusal({"--dtype", "bf16-mixed"}),
             "--dtype is bf16-mixed, which is for sharded runs; give --shard 1, 2 or 3, or --dtype "
