@@ -74,8 +74,19 @@ int start_board(const std::vector<std::string>& arguments) {
   words.push_back(nullptr);
   ::execv(program.c_str(), words.data());
   throw lockstep::SystemError(lockstep::concat(
-      "cannot start ", program, " (", std::strerror(errno), "): this lockstep was built without ",
-      "the board; install libcpp-httplib-dev and libjs-dygraphs, and build it again"));
+      "cannot start ", program, " (", std::strerror(errno), "): it belongs beside this program; ",
+      "where it was not built, install libcpp-httplib-dev and libjs-dygraphs, and build again"));
+}
+
+// What a word with a letter too many, or cut short, may stand for.
+std::string meant(const std::string& word) {
+  for (const lockstep::Entry& command : kCommands) {
+    const std::string name(command.term);
+    if (word.starts_with(name) || (word.size() > 1 && name.starts_with(word))) {
+      return lockstep::concat("did you mean ", name, "? ");
+    }
+  }
+  return "";
 }
 
 int dispatch(const std::string& command, const std::vector<std::string>& arguments) {
@@ -123,8 +134,8 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
     std::fputs(usage().c_str(), stdout);
     return 0;
   }
-  throw InvalidArgument(
-      lockstep::concat("there is no command '", command, "'; `lockstep --help` lists them"));
+  throw InvalidArgument(lockstep::concat("there is no command '", command, "'; ", meant(command),
+                                         "`lockstep --help` lists them"));
 }
 
 }  // namespace

@@ -45,12 +45,13 @@ std::string without_dashes(std::string_view word) {
   return std::string(word.substr(word.starts_with("--") ? 2 : 1));
 }
 
-[[noreturn]] void refuse_unknown(const std::string& what, std::string_view name,
-                                 const Known& known) {
+// `before` is what names begin with where they are written.
+[[noreturn]] void refuse_unknown(const std::string& what, std::string_view name, const Known& known,
+                                 const char* before = "") {
   const std::string nearest = nearest_name(known.table, name, known.command);
-  throw InvalidArgument(concat("there is no ", what,
-                               nearest.empty() ? "" : concat("; did you mean ", nearest, "?"),
-                               " (see --help)"));
+  throw InvalidArgument(concat(
+      "there is no ", what, nearest.empty() ? "" : concat("; did you mean ", before, nearest, "?"),
+      " (see --help)"));
 }
 
 // By its whole name, or as much of it as tells it apart.
@@ -66,7 +67,7 @@ const OptionSpec& long_option(const std::string& name, const Known& known) {
     }
     found = &option;
   }
-  if (found == nullptr) refuse_unknown(concat("option --", name), name, known);
+  if (found == nullptr) refuse_unknown(concat("option --", name), name, known, "--");
   return *found;
 }
 

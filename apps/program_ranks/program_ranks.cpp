@@ -17,8 +17,7 @@ int run_on_ranks(std::int64_t wanted, const std::function<int()>& work) {
   const bool spawned = std::getenv("LOCKSTEP_SPAWN") != nullptr;
   const auto launched = lockstep::detect_environment(lockstep::Environment::of_process());
   if (launched && !spawned && ranks != 1 && ranks != launched->world_size) {
-    throw lockstep::InvalidArgument(concat("--ranks is ", ranks, ", but the launcher (",
-                                           lockstep::to_string(launched->launcher), ") started ",
+    throw lockstep::InvalidArgument(concat("--ranks is ", ranks, ", but the launcher started ",
                                            launched->world_size, "; leave it out"));
   }
   if (ranks == 1 || (launched && !spawned)) return work();

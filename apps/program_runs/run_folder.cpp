@@ -18,6 +18,16 @@ std::optional<std::int64_t> RunFolder::newest_snapshot() const {
   return greatest_number(snapshots(), "step_");
 }
 
+void RunFolder::make() const {
+  try {
+    make_folder(path_);
+  } catch (const lockstep::SystemError& error) {
+    throw lockstep::InvalidArgument(
+        lockstep::concat("the run directory, SAVE_DIR/NAME of --save-dir and --experiment-name, ",
+                         "cannot be: ", error.what()));
+  }
+}
+
 void make_folder(const std::string& path) {
   std::error_code problem;
   fs::create_directories(path, problem);

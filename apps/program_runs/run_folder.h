@@ -18,6 +18,8 @@ class RunFolder {
   std::string snapshots() const { return path_ + "/snapshots"; }
   std::string config() const { return path_ + "/config.json"; }
 
+  /// Throws InvalidArgument, with the options that name it, where it cannot be made.
+  void make() const;
   /// Whether a run has begun here.
   bool has_config() const;
   /// The step of the newest snapshot.

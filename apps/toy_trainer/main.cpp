@@ -132,8 +132,7 @@ class Tutorial : public lockstep::Callback {
 
 void check_ranks(const Options& options, const lockstep::RankEnvironment& launched) {
   if (options.ranks && *options.ranks != launched.world_size) {
-    throw InvalidArgument(concat("--ranks is ", *options.ranks, ", but the launcher (",
-                                 lockstep::to_string(launched.launcher), ") started ",
+    throw InvalidArgument(concat("--ranks is ", *options.ranks, ", but the launcher started ",
                                  launched.world_size, "; leave it out"));
   }
 }

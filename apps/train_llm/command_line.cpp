@@ -1,5 +1,7 @@
 #include "command_line.h"
 
+#include <algorithm>
+
 #include "lockstep/error.h"
 #include "lockstep/tracker.h"
 #include "program_options/option_words.h"
@@ -145,6 +147,11 @@ Invocation parse_command_line(const std::vector<std::string>& arguments) {
   if (invocation.embedded) set(embedded_defaults());
   set(config);
   set(given.values);
+  Options& options = invocation.options;
+  // A first try of a few steps should not fail for a default that nobody has asked for.
+  if (invocation.embedded && !names("warmup") && options.max_steps > 0) {
+    options.warmup = std::min(options.warmup, options.max_steps / 2);
+  }
   check(invocation.options, invocation.command);
   return invocation;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "lockstep/error.h"
 
@@ -96,6 +97,9 @@ std::optional<fs::path> in_datasets_cache(const std::string& name, const Environ
 }
 
 bool could_be_on_hub(const std::string& name) {
+  static const std::set<std::string> kOfFiles = {".json", ".jsonl", ".txt",     ".csv",
+                                                 ".tsv",  ".gz",    ".parquet", ".arrow"};
+  if (kOfFiles.contains(fs::path(name).extension().string())) return false;
   return !name.empty() && name.front() != '/' && name.front() != '.' &&
          std::ranges::count(name, '/') <= 1;
 }

@@ -24,7 +24,11 @@ lockstep::Gpt2Options gpt2_options(const Options& options) {
 Gpt2Config named_config(const std::string& name) {
   if (name.empty()) return Gpt2Config::named("tiny");
   const bool is_file = name.ends_with(".json") || name.find('/') != std::string::npos;
-  return is_file ? Gpt2Config::from_file(name) : Gpt2Config::named(name);
+  try {
+    return is_file ? Gpt2Config::from_file(name) : Gpt2Config::named(name);
+  } catch (const lockstep::Error& error) {
+    throw InvalidArgument(concat("--model: ", error.what()));
+  }
 }
 
 void set_dropouts(Gpt2Config& config, double dropout) {

@@ -117,6 +117,14 @@ std::string command_of(const Invocation& invocation, const MemoryPlan& plan, boo
   return command;
 }
 
+std::int64_t memory_limit(const Options& options) {
+  try {
+    return lockstep::parse_bytes(options.memory);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(concat("--memory: ", error.what()));
+  }
+}
+
 // The least that this model takes on so many ranks.
 MemoryPlan least_plan(MemoryPlan plan) {
   plan.stage = 3;
@@ -143,7 +151,7 @@ std::string plan_text(const Invocation& given) {
   if (options.memory.empty()) {
     text += concat(", --batch-size ", asked.micro_batch);
   } else {
-    const std::int64_t limit = lockstep::parse_bytes(options.memory);
+    const std::int64_t limit = memory_limit(options);
     const auto fitting = lockstep::fit_memory(sizes, asked, limit);
     if (!fitting) {
       const MemoryPlan least = least_plan(asked);
@@ -170,8 +178,7 @@ std::string plan_text(const Invocation& given) {
   text += concat("stage ", chosen.stage, " fits into ", options.memory, " with ",
                  show_bytes(lockstep::predict_memory(sizes, chosen).peak));
   // Weights are float32 when they are made, and before the run whole on every rank.
-  const bool too_large_to_make =
-      4 * config.parameter_count() > lockstep::parse_bytes(options.memory);
+  const bool too_large_to_make = 4 * config.parameter_count() > memory_limit(options);
   const bool defers = chosen.stage == 3 && (options.defer_init || too_large_to_make);
   return text + ":\n  " + command_of(invocation, chosen, defers) + "\n";
 }

@@ -142,6 +142,7 @@ void Run::prepare() {
                                    .reports = is_main()});
   model_ = make_model(options_, corpus_->tokenizer);
   check_vocabulary();
+  if (is_main()) directory_.make();
   if (!goes_on_ || !is_main()) return;
   directory_.check_same(model_->config(), corpus_->tokenizer);
   if (!directory_.has_config()) return;

@@ -141,6 +141,7 @@ void Run::prepare() {
   model_ = lockstep::Transformer(model_config(options_, corpus_->source, corpus_->target),
                                  {.label_smoothing = options_.label_smoothing,
                                   .seed = static_cast<std::uint64_t>(options_.seed)});
+  if (is_main()) directory_.make();
   if (is_main() && goes_on_ && directory_.has_config()) check_same();
 }
 

@@ -56,8 +56,14 @@ struct TrainResult {
   std::int64_t best_step = 0;
   std::int64_t resumed_from = 0;  // the step of the snapshot it went on from; 0: none
 
-  /// 75 when the run was preempted and can be resumed, else 0.
-  int exit_code() const { return reason == StopReason::preempted ? Preempted::kExitCode : 0; }
+  bool saved = true;  // false: its last state should be on the disk and could not be written
+
+  /// 1 when the last state could not be saved; 75 when the run was preempted and can be resumed;
+  /// else 0.
+  int exit_code() const {
+    if (!saved) return 1;
+    return reason == StopReason::preempted ? Preempted::kExitCode : 0;
+  }
 };
 
 /// Code of the program's own at points of a run. Callbacks run on every rank, after the commit of

@@ -1,5 +1,8 @@
 #include "cluster/find_hosts.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include "cluster/slurm_address.h"
 #include "launch/ip_address.h"
 #include "lockstep/error.h"
@@ -28,7 +31,8 @@ std::vector<Host> named_hosts(const RunOptions& options,
   if (!options.hostfile) return allocation->hosts;
   const auto text = read_text_file(*options.hostfile);
   if (!text) {
-    throw InvalidArgument(concat("--hostfile is '", *options.hostfile, "', which cannot be read"));
+    throw InvalidArgument(concat("--hostfile is '", *options.hostfile,
+                                 "', which cannot be read: ", std::strerror(errno)));
   }
   return hosts_of_file(*text, *options.hostfile);
 }

@@ -58,6 +58,9 @@ std::vector<std::string_view> split_list(std::string_view text) {
 // "n[1-3]", a name or a numeric address; IPv6 needs brackets, as in a URL, where a count may
 // follow.
 std::vector<std::string> names_of(std::string_view text, const std::string& where) {
+  if (text.empty()) {
+    throw InvalidArgument(concat(where, ": a name is missing; is there a comma too many?"));
+  }
   if (IpAddress::parse(std::string(text))) return {std::string(text)};
   if (text.starts_with('[') && text.ends_with(']')) {
     const std::string inside(text.substr(1, text.size() - 2));

@@ -33,14 +33,14 @@ LogLayout::LogLayout(const LogLayoutOptions& options) {
   torchrun_names_ = true;
   try {
     make_directories(*options.log_dir);
+    // Absolute, because workers may change their working directory before they write an error file.
+    const auto base = std::filesystem::absolute(*options.log_dir).lexically_normal();
+    directory_ = make_unique_directory(base.string(), as_file_name(options.run_id));
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(concat("--log-dir: ", error.what()));
   } catch (const SystemError& error) {
     throw SystemError(concat("--log-dir: ", error.what()));
   }
-  // Absolute, because workers may change their working directory before they write an error file.
-  const auto base = std::filesystem::absolute(*options.log_dir).lexically_normal();
-  directory_ = make_unique_directory(base.string(), as_file_name(options.run_id));
 }
 
 void LogLayout::begin_attempt(const AttemptNumber& number) {

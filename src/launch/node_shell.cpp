@@ -142,7 +142,13 @@ Finish NodeShell::run() {
              .started = wall_time(std::chrono::system_clock::now()),
              .command = plan_.command.words,
              .log_directory = services_.layout.directory()};
-  services_.directory.write_job(record_);
+  try {
+    services_.directory.write_job(record_);
+  } catch (const SystemError& error) {
+    // Better now than when a log is missing.
+    throw SystemError(concat(error.what(), "; make room there, or choose another place with ",
+                             "--run-dir or TMPDIR"));
+  }
   services_.events.write(
       {.kind = "job_start",
        .fields = {{"run_id", plan_.options.rdzv_id}, {"workers", std::int64_t{plan_.workers}}}});

@@ -128,16 +128,17 @@ RunDirectory::RunDirectory(const RunDirectoryOptions& options, const Environment
       lock_ = try_lock(path_);
     }
   } else {
+    std::string base = fs::absolute(*options.path).lexically_normal().string();
+    if (base.size() > 1 && base.ends_with('/')) base.pop_back();  // of "."
+    path_ = base;
     try {
       make_directories(*options.path);
+      lock_ = try_lock(path_);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(concat("--run-dir: ", error.what()));
     } catch (const SystemError& error) {
       throw SystemError(concat("--run-dir: ", error.what()));
     }
-    const std::string base = fs::absolute(*options.path).lexically_normal().string();
-    path_ = base;
-    lock_ = try_lock(path_);
     for (int number = 1; !lock_; ++number) {
       path_ = concat(base, "/node_", as_file_name(options.host));
       if (number > 1) path_ += concat(".", number);

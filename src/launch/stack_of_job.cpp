@@ -79,7 +79,7 @@ LiveJob choose_job(const std::vector<LiveJob>& jobs, const std::string& wanted) 
   const auto node =
       std::ranges::find_if(meant, [](const LiveJob& job) { return !is_on_one_node(job.record); });
   if (one_id && node != meant.end()) return *node;
-  if (meant.empty() && wanted.empty()) {
+  if (meant.empty() && (wanted.empty() || jobs.empty())) {
     throw InvalidArgument("no job of this user runs on this machine");
   }
   const std::vector<LiveJob>& shown = meant.empty() ? jobs : meant;
@@ -88,7 +88,7 @@ LiveJob choose_job(const std::vector<LiveJob>& jobs, const std::string& wanted) 
   throw InvalidArgument(
       concat(meant.empty() ? concat("no running job has an id that begins with '", wanted, "'")
                            : std::string("more than one job runs"),
-             "; name one of: ", list.empty() ? "(none runs)" : list));
+             "; name one of: ", list));
 }
 
 NodeStacks stacks_here(const JobRecord& record, const StackOptions& options) {

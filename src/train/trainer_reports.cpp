@@ -311,6 +311,12 @@ void TrainerCore::finish() {
       save(/*best=*/is_there && saved_best_);
       saved = is_saved();
     }
+    result_.saved = saved;
+    if (!saved) {
+      say(concat("lockstep: the run ends with step ", position.step,
+                 ", which is not on the disk; the last step that was saved is the newest in ",
+                 directory_, "/snapshots"));
+    }
   } else if (snapshots_) {
     await_disk();
   }
@@ -332,7 +338,7 @@ void TrainerCore::finish() {
     callback->on_tracker(nullptr);
   }
   // A run that will go on has not ended.
-  if (!to_be_continued) curves_.finish(/*succeeded=*/true);
+  if (!to_be_continued) curves_.finish(/*succeeded=*/result_.saved);
   if (*reason_ == StopReason::preempted && options_.on_preemption == OnPreemption::raise) {
     leave_preempted(saved);
   }

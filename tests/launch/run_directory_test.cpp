@@ -95,6 +95,7 @@ TEST_F(RunDirectoryTest, a_place_that_is_a_trap_is_refused) {
 TEST_F(RunDirectoryTest, the_users_folder_is_used_as_it_is) {
   const auto run = make(folder_ / "runs/one");
   EXPECT_EQ(run->path(), folder_ / "runs/one");
+  EXPECT_EQ(make(folder_ / "runs/two/.")->path(), folder_ / "runs/two");
   std::ofstream(folder_ / "file") << "x";
   try {
     make(folder_ / "file");

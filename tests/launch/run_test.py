@@ -6,6 +6,7 @@ import pathlib
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -14,7 +15,8 @@ import unittest
 
 from launcher import LIMIT, Job, is_alive, job_environment, run, set_launcher, wait_until_gone
 
-set_launcher(sys.argv.pop(1))
+LOCKSTEP = sys.argv.pop(1)
+set_launcher(LOCKSTEP)
 
 
 class RunTest(unittest.TestCase):
@@ -122,6 +124,22 @@ class Endings(RunTest):
         code, _, err = run(["--no-python", "/nonexistent/program"])
         self.assertEqual(code, 2)
         self.assertEqual(len(err.strip().splitlines()), 1, err)
+
+    def test_a_command_that_is_not_there_is_one_line_with_what_was_meant(self):
+        for word, meant in (("runn", "run"), ("snap", "snapshot")):
+            done = subprocess.run([LOCKSTEP, word], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stderr, f"lockstep: there is no command '{word}'; did you mean {meant}? "
+                                          "`lockstep --help` lists them\n")
+
+    def test_a_full_place_for_the_run_is_said_with_the_cure(self):
+        # A limit on the size of files refuses writes as a full disk does.
+        done = subprocess.run(["sh", "-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh", LOCKSTEP, "run",
+                               *self.shell("true")], capture_output=True, text=True, timeout=LIMIT,
+                              env={**job_environment(), "TMPDIR": str(self.folder)})
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn("choose another place with --run-dir or TMPDIR", done.stderr)
 
     def test_75_is_passed_on_and_not_restarted(self):
         code, out, _ = run(["--max-restarts", "3", *self.shell("echo start; exit 75")])

@@ -139,7 +139,7 @@ TEST(TrainLlmOptions, what_cannot_be_is_refused_in_one_line) {
             "bf16-autocast");
   EXPECT_EQ(parse({"--dtype", "bf16-mixed", "--shard", "2"}).shard, 2);
   EXPECT_EQ(refusal({"--grad-acum", "2"}),
-            "there is no option --grad-acum; did you mean grad-accum? (see --help)");
+            "there is no option --grad-acum; did you mean --grad-accum? (see --help)");
   EXPECT_EQ(refusal({"--num", "2"}), "--num can mean --num-workers or --num-epochs");
   EXPECT_EQ(refusal({"--lr"}), "--lr needs a value: RATE");
   EXPECT_EQ(refusal({"hello"}), "\"hello\" is one word too many (see --help)");
@@ -147,6 +147,13 @@ TEST(TrainLlmOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_NE(refusal({"--warmup", "2000", "-d", "x"}).find("--warmup is 2000"), std::string::npos);
   EXPECT_EQ(refusal({"generate"}), "generate needs either --prompt or --instruction");
   EXPECT_EQ(refusal({"export"}), "export needs the folder to write: train_llm export DIR");
+}
+
+TEST(TrainLlmOptions, a_short_try_of_the_embedded_instructions_has_a_short_warmup) {
+  EXPECT_EQ(parse({}).warmup, 50);
+  EXPECT_EQ(parse({"--max-steps", "20"}).warmup, 10);
+  EXPECT_EQ(parse({"--max-steps", "1"}).warmup, 0);
+  EXPECT_EQ(parse({"--max-steps", "20", "--warmup", "19"}).warmup, 19);
 }
 
 TEST(TrainLlmOptions, a_configuration_file_counts_less_than_the_command_line) {
@@ -205,6 +212,9 @@ TEST(TrainLlmHub, names_are_paths_first) {
   EXPECT_EQ(find_local(HubKind::model, folder.path().string(), nothing), folder.path().string());
   EXPECT_EQ(missing(HubKind::dataset, "./no/such/file", nothing),
             "--dataset-name is \"./no/such/file\", and there is no such file or directory");
+  // A slip in the name of a file is not to be fetched.
+  EXPECT_EQ(missing(HubKind::dataset, "dta.jsonl", nothing),
+            "--dataset-name is \"dta.jsonl\", and there is no such file or directory");
 }
 
 TEST(TrainLlmHub, the_cache_of_the_hubs_tools_is_searched) {

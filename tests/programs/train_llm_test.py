@@ -551,7 +551,7 @@ class CommandLine(Case):
     def test_help_and_mistakes(self):
         out, _ = self.run_program("--help")
         self.assertIn("--experiment-name NAME", out)
-        self.assertIn("there is no option --lrr; did you mean lr?", self.one_line("--lrr", "1"))
+        self.assertIn("there is no option --lrr; did you mean --lr?", self.one_line("--lrr", "1"))
 
     def test_it_starts_its_own_ranks(self):
         self.train("spawned", "--max-steps", "10", "--ranks", "2")
@@ -559,6 +559,13 @@ class CommandLine(Case):
         self.assertEqual(self.files("spawned", 10), self.files("launched", 10))
         err = self.one_line("-e", "x", "-d", "./none", *SMALL, "--ranks", "2")
         self.assertIn("there is no such file", err)
+
+    def test_a_place_where_no_run_can_be_is_refused_at_once(self):
+        (self.folder / "file").write_text("")
+        err = self.one_line("-e", "x", "-d", "data.jsonl", *SMALL, "--save-dir", "file", "--ranks", "2")
+        self.assertRegex(err, "--save-dir and --experiment-name, cannot be: cannot make file/x: Not a directory")
+        self.assertIn("--memory: 'much' is not", self.one_line("--plan", "--memory", "much"))
+        self.assertIn("--model: cannot read 'none.json'", self.one_line("--model", "none.json"))
 
 
 if __name__ == "__main__":

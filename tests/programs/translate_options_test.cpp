@@ -70,8 +70,8 @@ TEST(TranslateOptions, what_cannot_be_is_refused_in_one_line) {
   EXPECT_EQ(refusal({"--seq-len", "2"}),
             "--seq-len is \"2\"; it must be a whole number of at least 3 and at most 1000000");
   EXPECT_EQ(refusal({"--track", "nothing"}).substr(0, 19), "--track is nothing:");
-  EXPECT_EQ(refusal({"--lang-source", "en"}).substr(0, 55),
-            "there is no option --lang-source; did you mean lang-src");
+  EXPECT_EQ(refusal({"--lang-source", "en"}).substr(0, 57),
+            "there is no option --lang-source; did you mean --lang-src");
   EXPECT_EQ(refusal({"--data", "x", "--lang-src", "it"}),
             "--lang-src and --lang-tgt are both \"it\"; they name the two sides of a pair");
   EXPECT_EQ(refusal({"--lang-tgt", "../it"}),

@@ -154,6 +154,22 @@ TEST(TrainerReports, a_callback_adds_to_the_metrics_of_an_evaluation) {
   EXPECT_EQ(lines.back().at("eval/twice"), 2 * loss);
 }
 
+TEST(TrainerReports, a_run_whose_end_cannot_be_saved_does_not_end_well) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "file") << "not a folder";
+  TrainerOptions options = two_epochs();
+  Loader data(Line{}, {.batch_size = 8});
+  options.snapshots.directory = folder / "run";
+  const TrainResult well = fit(new_model(), data, kSquaredError, options);
+  EXPECT_TRUE(well.saved);
+  EXPECT_EQ(well.exit_code(), 0);
+  options.snapshots.directory = folder / "file/run";
+  const TrainResult badly = fit(new_model(), data, kSquaredError, options);
+  EXPECT_EQ(badly.reason, StopReason::finished);
+  EXPECT_FALSE(badly.saved);
+  EXPECT_EQ(badly.exit_code(), 1);
+}
+
 TEST(TrainerReports, a_run_can_begin_with_the_state_of_another_one) {
   auto whole = new_model();
   Loader data(Line{}, {.batch_size = 8, .shuffle = true});
