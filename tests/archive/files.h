@@ -8,6 +8,7 @@
 
 #include "archive/value.h"
 #include "lockstep/error.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep::testing {
 
@@ -17,17 +18,6 @@ inline std::span<const std::byte> bytes_of_text(const std::string& text) {
 
 inline void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
-}
-
-/// What an action that must be refused says; "accepted" when it is not.
-template <typename Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 inline bool has(const std::string& text, const std::string& part) {

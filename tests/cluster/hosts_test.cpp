@@ -4,6 +4,7 @@
 
 #include "contains.h"
 #include "lockstep/error.h"
+#include "tests/support/refusal.h"
 
 using lockstep::chosen_hosts;
 using lockstep::Host;
@@ -12,20 +13,8 @@ using lockstep::hosts_of_file;
 using lockstep::hosts_of_nodefile;
 using lockstep::InvalidArgument;
 using lockstep::list_hosts;
+using lockstep::testing::refusal;
 using Hosts = std::vector<Host>;
-
-namespace {
-
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
-
-}  // namespace
 
 TEST(Hosts, a_list_has_names_ranges_addresses_and_slots) {
   EXPECT_EQ(hosts_of("a,b:4,c[1-3],d[08-09]:2"),

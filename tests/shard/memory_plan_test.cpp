@@ -9,6 +9,7 @@
 #include "lockstep/optimizer.h"
 #include "lockstep/sharded.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -115,14 +116,6 @@ void expect_predicted_counts(const InitOptions& init_options, bool adds_on_recei
     // An optimizer has no state for the padding between parameters.
     EXPECT_LE(found.optimizer, predicted.optimizer) << what;
     EXPECT_GT(found.optimizer, predicted.optimizer * 0.9) << what;
-  }
-}
-
-std::string refusal_of_bytes(const std::string& text) {
-  try {
-    return std::to_string(parse_bytes(text));
-  } catch (const InvalidArgument& error) {
-    return error.what();
   }
 }
 
@@ -245,7 +238,9 @@ TEST(MemoryPlan, bytes_are_read_and_shown) {
   EXPECT_EQ(parse_bytes("512MB"), 512'000'000);
   EXPECT_EQ(parse_bytes("4096"), 4096);
   for (const char* text : {"", "GiB", "12 apples", "-1GiB", "3GiBs", "1e30GiB", "0"}) {
-    EXPECT_NE(refusal_of_bytes(text).find("is not a number of bytes"), std::string::npos) << text;
+    EXPECT_NE(refusal([&] { parse_bytes(text); }).find("is not a number of bytes"),
+              std::string::npos)
+        << text;
   }
   EXPECT_EQ(show_bytes(1023), "1023 B");
   EXPECT_EQ(show_bytes(std::int64_t{3} << 29), "1.50 GiB");

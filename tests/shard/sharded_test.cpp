@@ -8,6 +8,7 @@
 #include "shard/flat_layout.h"
 #include "tests/ddp/models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -155,16 +156,6 @@ void expect_ddps_bits(const InitOptions& init_options = {}, int replicas = 1) {
   }
 }
 
-template <typename Call>
-std::string refusal_of(Call call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 }  // namespace
 
 RANKS_TEST(Sharded, one_rank_has_ddps_bits, 1) {
@@ -242,7 +233,7 @@ RANKS_TEST(Sharded, replicas_are_clipped_by_one_norm, 4) {
 RANKS_TEST(Sharded, replicas_that_do_not_divide_the_ranks_are_refused, 3) {
   World world = init();
   const auto refused = [&](auto& place, int replicas) {
-    return refusal_of(
+    return refusal(
         [&] { ShardedDataParallel<Odd> sharded(place, make_odd(), {.replicas = replicas}); });
   };
   EXPECT_NE(refused(world, 2).find("replicas is 2; the number of ranks, 3, must be a multiple"),
@@ -338,7 +329,7 @@ RANKS_TEST(Sharded, a_unit_that_is_not_marked_is_named, 1) {
 RANKS_TEST(Sharded, units_that_do_not_fit_are_refused, 1) {
   World world = init();
   const auto refused = [&](const ShardedOptions& options) {
-    return refusal_of([&] { ShardedDataParallel<Odd> sharded(world, make_odd(), options); });
+    return refusal([&] { ShardedDataParallel<Odd> sharded(world, make_odd(), options); });
   };
   EXPECT_NE(refused({.units = {"layers.*"}}).find("'layers.*'"), std::string::npos);
   EXPECT_NE(refused({.units = {"blocks", "blocks.1"}}).find("'blocks.1' is within 'blocks'"),

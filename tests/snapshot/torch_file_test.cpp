@@ -7,23 +7,10 @@
 #include "lockstep/error.h"
 #include "tests/core/temporary_folder.h"
 #include "tests/snapshot/support.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
-
-namespace {
-
-template <typename Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-}  // namespace
 
 TEST(TorchFile, a_snapshot_of_the_tutorial_comes_back) {
   const TemporaryFolder folder;

@@ -5,22 +5,12 @@
 
 #include "lockstep/error.h"
 #include "lockstep/tokenizer.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep::testing {
 
 inline void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
-}
-
-/// What an action that must be refused says; "accepted" when it is not.
-template <typename Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 inline bool has(const std::string& text, const std::string& part) {
