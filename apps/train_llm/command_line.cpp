@@ -117,6 +117,17 @@ void check(const Options& options, Command command) {
 
 }  // namespace
 
+void check_ranks(const Options& options, std::int64_t ranks) {
+  if (options.shard == 0) return;
+  if (options.shard_copies && ranks < 2) {
+    throw InvalidArgument("--shard-copies on one rank; a copy at another takes two");
+  }
+  if (ranks % options.shard_replicas != 0) {
+    throw InvalidArgument(concat("--shard-replicas is ", options.shard_replicas,
+                                 "; the number of ranks, ", ranks, ", must be a multiple of it"));
+  }
+}
+
 Invocation parse_command_line(const std::vector<std::string>& arguments) {
   Invocation invocation;
   std::vector<std::string> rest = arguments;

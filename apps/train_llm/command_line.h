@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,10 @@ struct Invocation {
 /// command line says counts more than --config, and that more than defaults. Throws InvalidArgument
 /// with one line.
 Invocation parse_command_line(const std::vector<std::string>& arguments);
+
+/// Throws InvalidArgument for what --shard's options ask of a number of ranks that it does not
+/// have.
+void check_ranks(const Options& options, std::int64_t ranks);
 
 /// The options of a run as its config.json has them, over the defaults. Throws InvalidArgument.
 Options read_stored_options(const std::string& path);

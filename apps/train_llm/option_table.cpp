@@ -130,7 +130,8 @@ const auto kOptions = std::to_array<OptionSpec>({
      .help = "with --shard: how many ranks hold each part; it divides the number of ranks. From 2 on a rank that dies is "
              "replaced in place", .lowest = 1, .highest = 1e6},
     {.name = "shard-copies", .field = &O::shard_copies,
-     .help = "with --shard: each rank keeps a copy of the part of the next one, so that a rank that dies is replaced in place"},
+     .help = "with --shard: each rank keeps a copy of the part of another one, on another machine where there are several of "
+             "the same size, so that a rank that dies is replaced in place"},
     {.name = "defer-init", .field = &O::defer_init,
      .help = "with --shard 3: weights are made or read one after the other and cut at once, for models that no rank can hold; "
              "without validation and questions, which want the whole model"},

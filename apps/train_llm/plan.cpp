@@ -142,6 +142,7 @@ std::string plan_text(const Invocation& given) {
   const lockstep::Gpt2Config config = planned_config(options);
   const ModelSizes sizes = planned_sizes(options, config);
   const MemoryPlan asked = plan_of(options);
+  check_ranks(options, asked.ranks);
   std::string text =
       concat(lockstep::short_number(static_cast<double>(config.parameter_count())), " parameters, ",
              options.dtype, ", ", asked.ranks, " rank(s), sequences of ",

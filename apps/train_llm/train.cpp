@@ -84,6 +84,7 @@ Run::Run(const Invocation& invocation)
       embedded_(options_.dataset_name.empty()),
       world_(program_ranks::make_world(options_.backend, options_.device)),
       directory_(RunDirectory::chosen(options_)) {
+  check_ranks(options_, world_.world_size());
   decide_place();
   // Rank 0 first: it makes the cache that the others read.
   program_ranks::prepare_on_ranks(world_, [this] { prepare(); });

@@ -47,8 +47,10 @@ struct ShardedOptions {
   /// one rank.
   int replicas = 1;
   /// For Trainer, with one copy of the model on two ranks or more: each rank keeps a copy of the
-  /// part of the next rank, and of what the optimizer keeps of it, where its own parts lie. A rank
-  /// that dies is then replaced in place (docs/recovery.md), unless the one before it dies with it.
+  /// part of another one, and of what the optimizer keeps of it, where its own parts lie. That one
+  /// is on another machine where there are several and none has more than half of the ranks, and
+  /// otherwise the next rank. A rank that dies is then replaced in place (docs/recovery.md), unless
+  /// the one that keeps its copy dies with it.
   bool peer_copies = false;
   /// How many units ahead parameters are fetched while one computes.
   int prefetch = 1;
@@ -72,7 +74,7 @@ struct ShardedOptions {
   c10::Device device = c10::Device(c10::kCPU);
 };
 
-/// Which part: this rank's, or with ShardedOptions::peer_copies the next rank's, as copied here.
+/// Which part: this rank's, or with ShardedOptions::peer_copies another rank's, as copied here.
 enum class ShardPart { own, copied };
 
 /// Bytes that this rank holds by now, all units together.
@@ -135,9 +137,15 @@ class ShardedEngine {
   /// it. What was under way is dropped; parts and their gradients stay.
   void join(World& world);
 
-  /// Whether this rank has a copy of the next one's part. What is in it is up to the caller, who
+  /// Whether this rank has a copy of another one's part. What is in it is up to the caller, who
   /// loads it once and then makes the same updates of it as its owner.
-  bool keeps_copy() const;
+  bool keeps_copy() const { return copy_distance() != 0; }
+  /// Rank r keeps the copy of the part of rank r + distance, modulo ranks; 0: there is none. It
+  /// depends on the machines that the ranks are on, and is the same on all of them.
+  int copy_distance() const;
+  /// With ShardedOptions::peer_copies a process that takes another's place (World::joins()) has a
+  /// copy only from here on: at the distance that the others have. Throws InvalidArgument.
+  void keep_copy(int distance);
   /// Takes over the copied part from the owner's part_state(). Throws InvalidArgument.
   void load_copy(const State& state);
   /// Every rank calls it, when its parts have the gradients of an update: they go to the rank that

@@ -141,9 +141,17 @@ ShardedEngine::Impl::Impl(const MakeExchange& make_exchange,
     if (unit) pieces.insert(pieces.end(), unit->pieces().begin(), unit->pieces().end());
   }
   ready.assign(units.size(), false);
-  if (options.peer_copies) copy = std::make_unique<PartCopy>(units, *exchange);
   note_memory();
   if (deferred) make_parameters(*source);
+}
+
+void ShardedEngine::Impl::keep_copy(int distance) {
+  if (distance < 1 || distance >= exchange->ranks()) {
+    throw InvalidArgument(concat("ShardedDataParallel: a copy cannot be kept at distance ",
+                                 distance, " among ", exchange->ranks(), " ranks"));
+  }
+  copy = std::make_unique<PartCopy>(units, *exchange, distance);
+  note_memory();
 }
 
 ShardedEngine::Impl::~Impl() {
@@ -319,6 +327,7 @@ ShardedEngine::ShardedEngine(const ProcessGroup& group, std::shared_ptr<torch::n
             return std::make_unique<ShardExchange>(group, device);
           },
           std::move(module), options)) {
+  if (options.peer_copies) impl_->keep_copy(distance_apart(machines_of(group)));
   impl_->watch_gradients();
 }
 ShardedEngine::ShardedEngine(World& world, std::shared_ptr<torch::nn::Module> module,
@@ -329,6 +338,11 @@ ShardedEngine::ShardedEngine(World& world, std::shared_ptr<torch::nn::Module> mo
             return std::make_unique<ShardExchange>(world, device, options.replicas);
           },
           std::move(module), options)) {
+  // A replacement may be on another machine than the one that it replaces: it is told by the others
+  // what they have found when the run began.
+  if (options.peer_copies && !world.joins()) {
+    impl_->keep_copy(distance_apart(machines_of(world.group())));
+  }
   impl_->watch_gradients();
 }
 ShardedEngine::ShardedEngine(ShardedEngine&&) noexcept = default;
@@ -415,8 +429,11 @@ void ShardedEngine::with_whole_parameters(const std::function<void()>& call) {
   call();
 }
 
-bool ShardedEngine::keeps_copy() const {
-  return impl_->copy != nullptr;
+int ShardedEngine::copy_distance() const {
+  return impl_->copy ? impl_->copy->places().distance : 0;
+}
+void ShardedEngine::keep_copy(int distance) {
+  impl_->keep_copy(distance);
 }
 void ShardedEngine::load_copy(const State& state) {
   impl_->kept_copy().load(state);

@@ -35,6 +35,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
   ~Impl() override;
 
   void make_parameters(const DeferredModule& source);
+  void keep_copy(int distance);
   void watch_gradients();
   void begin_forward();
   void end_forward(const std::vector<at::Tensor*>& outputs);
@@ -64,7 +65,7 @@ struct ShardedEngine::Impl : ForwardUnits, std::enable_shared_from_this<ShardedE
   std::vector<std::unique_ptr<FlatUnit>> units;  // the root is the last, and may be empty
   std::map<const torch::nn::Module*, std::size_t> by_module;
   std::vector<NamedParameter> pieces;
-  std::unique_ptr<PartCopy> copy;  // null without peer_copies
+  std::unique_ptr<PartCopy> copy;  // null without peer_copies, or before keep_copy()
   PartCopy& kept_copy() const;     // throws InvalidArgument there
   std::vector<std::function<void()>> unwatch;
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include "comm/group_impl.h"
 #include "lockstep/error.h"
 
 namespace lockstep {
@@ -21,14 +22,26 @@ void check_peer_copies(const ShardedOptions& options, int ranks) {
   }
 }
 
-PartCopy::PartCopy(const Units& units, ShardExchange& exchange) : exchange_(exchange) {
+std::vector<std::string> machines_of(const ProcessGroup& group) {
+  std::vector<std::string> machines;
+  const GroupImpl& impl = *group.impl();
+  for (const int rank : impl.global_ranks) {
+    // One that is no lockstep program has no name.
+    if (!impl.peers->knows(rank)) return std::vector<std::string>(impl.global_ranks.size());
+    machines.push_back(impl.peers->identity(rank).machine);
+  }
+  return machines;
+}
+
+PartCopy::PartCopy(const Units& units, ShardExchange& exchange, int distance)
+    : exchange_(exchange), places_{.ranks = exchange.ranks(), .distance = distance} {
   const c10::AutoGradMode no_graph(false);
-  const int next = (exchange.part() + 1) % exchange.parts();
+  const int copied = places_.copied_at(exchange.part());
   for (const auto& own : units) {
     if (!own) continue;
     Unit unit{.own = own.get(),
               .part = {},
-              .places = own->layout().pieces(next),
+              .places = own->layout().pieces(copied),
               .first = pieces_.size()};
     if (!unit.places.empty()) unit.part = at::zeros_like(own->part());
     for (const FlatLayout::Piece& piece : unit.places) {
@@ -45,7 +58,7 @@ void PartCopy::load(const State& state) {
   for (const NamedParameter& piece : pieces_) {
     const auto found = state.tensors.find(piece.name);
     if (found == state.tensors.end() || found->second.sizes() != piece.tensor.sizes()) {
-      throw InvalidArgument(concat("the copy of the next rank's part does not fit: '", piece.name,
+      throw InvalidArgument(concat("the copy of another rank's part does not fit: '", piece.name,
                                    "' is missing or of another size; all ranks must run the same "
                                    "program"));
     }
@@ -63,7 +76,10 @@ void PartCopy::exchange_gradients() {
     at::Tensor sent, received;
     if (!unit.own->pieces().empty()) sent = unit.own->part_gradient();
     if (!unit.places.empty()) received = at::empty_like(unit.part);
-    exchange_.pass_back(sent, received);
+    exchange_.pass({.sent = sent,
+                    .to = places_.keeper_of(exchange_.part()),
+                    .received = received,
+                    .from = places_.copied_at(exchange_.part())});
     for (std::size_t i = 0; i < unit.places.size(); ++i) {
       pieces_[unit.first + i].tensor.mutable_grad() =
           received.narrow(0, unit.places[i].at, unit.places[i].count);

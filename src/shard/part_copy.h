@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +10,7 @@
 #include "lockstep/optimizer.h"
 #include "lockstep/sharded.h"
 #include "lockstep/state.h"
+#include "shard/copy_places.h"
 #include "shard/flat_unit.h"
 #include "shard/shard_exchange.h"
 
@@ -17,20 +19,24 @@ namespace lockstep {
 /// Throws InvalidArgument where ShardedOptions::peer_copies is set and cannot be.
 void check_peer_copies(const ShardedOptions& options, int ranks);
 
-/// A copy of the next rank's part of every unit (ShardedOptions::peer_copies), laid out as the
+/// The name of each rank's machine, the same on all ranks; all alike where one is not known.
+std::vector<std::string> machines_of(const ProcessGroup& group);
+
+/// A copy of another rank's part of every unit (ShardedOptions::peer_copies), laid out as the
 /// owner's: an optimizer that treats both alike leaves the same bits in both.
 class PartCopy {
  public:
   using Units = std::vector<std::unique_ptr<FlatUnit>>;
-  /// Both outlive it. What the copy holds is yet to come.
-  PartCopy(const Units& units, ShardExchange& exchange);
+  /// Units and exchange outlive it. What the copy holds is yet to come.
+  PartCopy(const Units& units, ShardExchange& exchange, int distance);
 
-  /// As ShardedEngine::parameters() has them on the next rank.
+  const CopyPlaces& places() const { return places_; }
+  /// As ShardedEngine::parameters() has them on the rank whose part it is.
   const std::vector<NamedParameter>& pieces() const { return pieces_; }
   /// From the owner's pieces by name. Throws InvalidArgument where one is missing, or another.
   void load(const State& state);
 
-  /// This rank's part's gradients go to the rank before, and the copied part's come from the next.
+  /// This rank's part's gradients go to who keeps the copy of it, and the copied part's come.
   void exchange_gradients();
   void drop_gradients();
 
@@ -46,6 +52,7 @@ class PartCopy {
   };
 
   ShardExchange& exchange_;
+  CopyPlaces places_;
   std::vector<Unit> units_;
   std::vector<NamedParameter> pieces_;
 };

@@ -81,7 +81,8 @@ ShardExchange::Mean ShardExchange::mean(const at::Tensor& whole, const at::Tenso
   return mean;
 }
 
-void ShardExchange::pass_back(const at::Tensor& mine, const at::Tensor& theirs) {
+void ShardExchange::pass(const Passed& gradients) {
+  const auto& [mine, to, theirs, from] = gradients;
   // Parts may lie in the memory of the host, which the group of a GPU does not send from.
   const at::Tensor sent = mine.defined() ? mine.to(device_) : mine;
   const at::Tensor received = theirs.defined() && theirs.device() != device_
@@ -89,17 +90,12 @@ void ShardExchange::pass_back(const at::Tensor& mine, const at::Tensor& theirs) 
                                   : theirs;
   std::vector<P2POp> messages;
   if (received.defined()) {
-    messages.push_back({.kind = P2POp::Kind::recv,
-                        .tensor = &received,
-                        .peer = (rank_ + 1) % ranks_,
-                        .tag = kCopyTag});
+    messages.push_back(
+        {.kind = P2POp::Kind::recv, .tensor = &received, .peer = from, .tag = kCopyTag});
   }
   if (sent.defined()) {
     traffic_.copies += static_cast<std::int64_t>(sent.nbytes());
-    messages.push_back({.kind = P2POp::Kind::send,
-                        .tensor = &sent,
-                        .peer = (rank_ + ranks_ - 1) % ranks_,
-                        .tag = kCopyTag});
+    messages.push_back({.kind = P2POp::Kind::send, .tensor = &sent, .peer = to, .tag = kCopyTag});
   }
   if (messages.empty()) return;
   for (Work& work : group_.batch_isend_irecv(messages)) work.wait();

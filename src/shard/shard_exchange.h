@@ -32,9 +32,15 @@ class ShardExchange {
   /// `whole` comes to hold every part of this copy. Both stay as they are until the work is done.
   Work gather(const at::Tensor& whole, const at::Tensor& shard);
 
-  /// `mine` goes to the rank before this one, and `theirs` comes from the rank after it, for copies
-  /// of parts. Where one is undefined there is nothing to send, or to receive.
-  void pass_back(const at::Tensor& mine, const at::Tensor& theirs);
+  /// Gradients for copies of parts. Where a tensor is undefined there is nothing to send, or to
+  /// receive.
+  struct Passed {
+    at::Tensor sent;
+    int to = 0;
+    at::Tensor received;
+    int from = 0;
+  };
+  void pass(const Passed& gradients);
 
   /// Every part's number, from a tensor with one of each.
   at::Tensor gather_number(const at::Tensor& number);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -82,6 +84,31 @@ bool Standing::takes(int rank) const {
   return std::ranges::count(takers, rank) > 0;
 }
 
+bool Standing::concerns(int rank) const {
+  return takes(rank) || std::ranges::count(givers, rank) > 0;
+}
+
+// A rank may give one state and take the next, as in copies of parts. Were it done by number, each
+// would wait for the one before; so what has no rank in common comes first, and then the rest.
+std::vector<int> order_of_transfers(const std::vector<Standing>& standings) {
+  std::vector<int> order, left(standings.size());
+  std::iota(left.begin(), left.end(), 0);
+  std::erase_if(left, [&](int i) { return standings[i].takers.empty(); });
+  while (!left.empty()) {
+    std::set<int> busy;
+    std::vector<int> later;
+    for (const int i : left) {
+      std::vector<int> ranks = standings[i].givers;
+      ranks.insert(ranks.end(), standings[i].takers.begin(), standings[i].takers.end());
+      const bool apart = std::ranges::none_of(ranks, [&](int rank) { return busy.contains(rank); });
+      (apart ? order : later).push_back(i);
+      if (apart) busy.insert(ranks.begin(), ranks.end());
+    }
+    left = std::move(later);
+  }
+  return order;
+}
+
 Standing compare_commits(ProcessGroup& group, std::optional<std::int64_t> commits) {
   constexpr std::int64_t kNoState = -1;
   std::vector<std::int64_t> all;
@@ -146,16 +173,10 @@ std::vector<HandedState> hand_over_each(ProcessGroup& group, const std::vector<S
       messages[offer.at(0).get<int>()] = std::move(offer.at(1));
     }
   }
-  // In one order for all, so that nobody waits in a circle. A rank that gives one state and takes
-  // the next, as in copies of parts, is the reason for every other first: neighbours pair up.
-  for (const int first : {0, 1}) {
-    for (int i = first; i < count; i += 2) {
-      const Standing& standing = standings[i];
-      const bool gives = std::ranges::count(standing.givers, group.rank()) > 0;
-      if (standing.takers.empty() || (!gives && !standing.takes(group.rank()))) continue;
-      handed[i] = transfer_state(group, standing, holder_of(i), std::move(messages.at(i)),
-                                 std::move(handed[i]));
-    }
+  for (const int i : order_of_transfers(standings)) {
+    if (!standings[i].concerns(group.rank())) continue;
+    handed[i] = transfer_state(group, standings[i], holder_of(i), std::move(messages.at(i)),
+                               std::move(handed[i]));
   }
   return handed;
 }

@@ -33,6 +33,7 @@ struct Standing {
   std::vector<int> takers;  // those without state, or behind
 
   bool takes(int rank) const;
+  bool concerns(int rank) const;  // takes or gives
 };
 
 /// Collective. How many commits a rank has done, or nothing while it has no state. Throws Error
@@ -74,6 +75,10 @@ HandedState hand_over(ProcessGroup& group, const Standing& standing, const State
 /// and receive at the same time. The values of states are not given.
 std::vector<HandedState> hand_over_each(ProcessGroup& group, const std::vector<Standing>& standings,
                                         const std::function<StateHolder(int)>& holder_of);
+
+/// In which order hand_over_each() transfers them, the same on all ranks, so that nobody waits in a
+/// circle. Those that nobody takes are left out.
+std::vector<int> order_of_transfers(const std::vector<Standing>& standings);
 
 /// Whether a SyncBatchNorm communicates in a group of its own, which nobody would form again.
 bool has_group_of_its_own(const torch::nn::Module& module, const ProcessGroup& group);

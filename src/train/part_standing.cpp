@@ -10,7 +10,7 @@ namespace lockstep {
 std::vector<int> PartPlaces::holders(int part) const {
   std::vector<int> holders;
   for (int holder = part; holder < ranks; holder += parts()) holders.push_back(holder);
-  if (peer_copies) holders.push_back((part + ranks - 1) % ranks);
+  if (has_copies()) holders.push_back(copies().keeper_of(part));
   return holders;
 }
 

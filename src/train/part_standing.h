@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/process_group.h"
+#include "lockstep/sharded.h"
+#include "shard/copy_places.h"
 #include "train/carry_over.h"
 
 namespace lockstep {
@@ -13,11 +15,17 @@ namespace lockstep {
 /// Which ranks hold which part of a model.
 struct PartPlaces {
   int ranks = 1;
-  int replicas = 1;          // ShardedOptions's
-  bool peer_copies = false;  // likewise
+  int replicas = 1;       // ShardedOptions's
+  int copy_distance = 0;  // ShardedEngine's
 
   int parts() const { return ranks / replicas; }
   int part_of(int rank) const { return rank % parts(); }
+  bool has_copies() const { return copy_distance != 0; }
+  CopyPlaces copies() const { return {.ranks = ranks, .distance = copy_distance}; }
+  /// For one of its holders.
+  ShardPart held_as(int rank, int part) const {
+    return part_of(rank) == part ? ShardPart::own : ShardPart::copied;
+  }
   /// The ranks whose part it is, and last the one that keeps a copy of it.
   std::vector<int> holders(int part) const;
 };

@@ -50,9 +50,7 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sha
       parameters_(optimizer_->parameters()),
       schedule_(options.schedule),
       watch_(options.watch) {
-  if (sharded_ != nullptr && sharded_->keeps_copy()) {
-    copy_optimizer_ = optimizer_for(*module_, sharded_, options, ShardPart::copied);
-  }
+  if (sharded_ != nullptr && sharded_->keeps_copy()) make_copy_optimizer();
   if (options.precision == Precision::fp16_autocast) scaler_.emplace();
   if (!std::holds_alternative<std::monostate>(options.compression) &&
       !std::holds_alternative<CommHook>(options.compression)) {
@@ -60,6 +58,10 @@ RunState::RunState(std::shared_ptr<torch::nn::Module> module, ShardedEngine* sha
     compression_->use_transactions();
   }
   if (options.ema_decay > 0) ema_.emplace(*module_, EmaOptions{.decay = options.ema_decay});
+}
+
+void RunState::make_copy_optimizer() {
+  copy_optimizer_ = optimizer_for(*module_, sharded_, options_, ShardPart::copied);
 }
 
 void RunState::update(const StepArguments& arguments) {

@@ -43,7 +43,7 @@ class RunState {
 
   RunPosition position;
   Optimizer& optimizer() { return *optimizer_; }
-  /// Of the copy of another rank's part; null without ShardedOptions::peer_copies.
+  /// Of the copy of another rank's part; null where none is kept.
   Optimizer* copy_optimizer() { return copy_optimizer_.get(); }
   /// Those that are trained.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
@@ -53,6 +53,9 @@ class RunState {
   MetricWatch& watch() { return watch_; }
   /// Null without compression, and for one that remembers nothing.
   const std::shared_ptr<GradientCompression>& compression() const { return compression_; }
+
+  /// Once the engine keeps a copy: what it is updated by.
+  void make_copy_optimizer();
 
   /// The optimizer's step; of a copied part, too, whose gradients go with it.
   void update(const StepArguments& arguments);

@@ -83,7 +83,8 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
   if (evaluation_ != nullptr) evaluation_->set_input(device, input_type);
 
   // A process that takes another's place finds the others in agreement.
-  agrees_to_updates_ = world_.joins() ? options_.shard.has_value() : all_agree_to_updates();
+  replaces_ranks_ = world_.joins() || all_are_replaced();
+  agrees_to_updates_ = options_.shard && replaces_ranks_;
   spread_model();
   state_ = std::make_unique<RunState>(module_, task_.sharded(), options_);
   assume_role();
@@ -244,7 +245,7 @@ void TrainerCore::place_compression() {
   const bool one_machine = world_.local_world_size() == world_.world_size();
   const bool mirrored =
       options_.mirror_errors == MirrorErrors::always ||
-      (options_.mirror_errors == MirrorErrors::automatic && one_machine && can_recover(world_));
+      (options_.mirror_errors == MirrorErrors::automatic && one_machine && replaces_ranks_);
   compression->set_place(
       {.slot = share_.first, .slots = share_.slots, .mirrored = mirrored && share_.slots > 1});
 }

@@ -111,22 +111,29 @@ class TrainerCore {
 
   // trainer_recovery.cpp: going on after ranks were replaced (docs/recovery.md)
   std::string obstacle_to_recovery() const;
+  bool all_are_replaced();
   bool recoverable();
   bool others_were_lost();
   void carry_over(bool formed);
   void agree_on_state(std::chrono::steady_clock::duration forming);
   /// How the ranks have come to the same state.
   struct Takeover {
-    int source = 0;         // whose values all have
-    bool takes = false;     // this rank has taken tensors
-    std::size_t bytes = 0;  // that this rank, who speaks for them, has given `takers`
-    std::vector<int> takers = {};
+    int source = 0;      // whose values all have
+    bool takes = false;  // this rank has taken tensors
+    /// What this rank, which speaks for all givers of it, has given: "its state", and to whom.
+    struct Gift {
+      std::string what;
+      std::vector<int> takers;
+      std::size_t bytes = 0;  // to each of them
+    };
+    std::vector<Gift> gifts = {};
     std::vector<int> part_sources = {};  // of a sharded run: whose tensors of each part are right
   };
+  void tell_gifts(const Takeover& taken, const std::string& times);
   Takeover take_over();
   void adopt(const nlohmann::json& values);
   Snapshot give_up_state(const StateOffer& offer);
-  void take_state(Snapshot state, const nlohmann::json& data);
+  void take_state(Snapshot state, const nlohmann::json& values);
   void take_values(Snapshot state);
   nlohmann::json progress_values() const;
   void take_progress_values(const nlohmann::json& values);
@@ -137,12 +144,12 @@ class TrainerCore {
   // trainer_shard_recovery.cpp: the same where each rank keeps a part
   bool has_parts_elsewhere() const;
   PartPlaces part_places() const;
-  bool all_agree_to_updates();
   void agree_to_update(const StepArguments& arguments);
   void make_prepared_update();
-  StateHolder part_holder(int part, bool to_owner);
+  StateHolder part_holder(const HeldParts& held);
   Snapshot give_up_copy(const StateOffer& offer);
   void make_copies();
+  void join_copies();
   Takeover take_over_parts();
 
   // trainer_replicas.cpp: whether all ranks have the same state
@@ -199,7 +206,8 @@ class TrainerCore {
     std::vector<at::Tensor> buffers;  // as they will be
   };
   std::optional<PreparedUpdate> prepared_;
-  bool agrees_to_updates_ = false;
+  bool replaces_ranks_ = false;     // a rank that dies is replaced in place: all ranks say so
+  bool agrees_to_updates_ = false;  // before each update: of a sharded run of that kind
   RunJournal journal_;
   bool has_state_ = false;       // false: this process has yet to take it from the others
   bool state_given_up_ = false;  // a transfer into it has begun and not ended

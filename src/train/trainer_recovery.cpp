@@ -54,6 +54,16 @@ std::string TrainerCore::obstacle_to_recovery() const {
   return replayable ? "" : "the data comes from a source that cannot deliver a batch again";
 }
 
+// The same on all ranks, which then do the same for it: the launcher may not have answered one.
+bool TrainerCore::all_are_replaced() {
+  const bool matters =
+      options_.shard || !std::holds_alternative<std::monostate>(options_.compression);
+  if (!matters) return false;
+  const bool here = can_recover(world_) && obstacle_to_recovery().empty();
+  const std::vector<json> all = world_.group().all_gather_json(here);
+  return std::ranges::all_of(all, [](const json& each) { return each.get<bool>(); });
+}
+
 bool TrainerCore::recoverable() {
   const std::string obstacle = obstacle_to_recovery();
   if (options_.shard && options_.shard->peer_copies && !agrees_to_updates_) {
@@ -134,23 +144,38 @@ void TrainerCore::agree_on_state(Clock::duration forming) {
   const auto ms = [](Clock::duration time) {
     return std::chrono::duration<double, std::milli>(time).count();
   };
+  json gave = json::array();
+  std::size_t bytes_sent = 0;
+  for (const Takeover::Gift& gift : taken.gifts) {
+    bytes_sent += gift.bytes * gift.takers.size();
+    gave.push_back({{"what", gift.what}, {"to", gift.takers}, {"bytes", gift.bytes}});
+  }
   curves_.event("recovered", {{"step", state_->position.step},
                               {"world_size", world_.world_size()},
                               {"epoch", world_.epoch()},
                               {"took_state", taken.takes},
-                              {"bytes_sent", taken.bytes},
+                              {"gave", gave},
+                              {"bytes_sent", bytes_sent},
                               {"forming_ms", ms(forming)},
                               {"transfer_ms", ms(transferred - begin)},
                               {"check_ms", ms(Clock::now() - transferred)}});
-  if (taken.bytes > 0) {
-    warn(concat("lockstep: rank ", world_.rank(), " gave ", list_ranks(taken.takers),
-                task_.sharded() != nullptr ? " its part of the state" : " its state",
-                ": formed again in ", milliseconds_text(forming), ", ",
-                short_number(static_cast<double>(taken.bytes)), "B sent in ",
-                milliseconds_text(transferred - begin), ", checked in ",
-                milliseconds_text(Clock::now() - transferred)));
-  }
+  tell_gifts(taken, concat("formed again in ", milliseconds_text(forming), ", sent in ",
+                           milliseconds_text(transferred - begin), ", checked in ",
+                           milliseconds_text(Clock::now() - transferred)));
   commit_to_recovery(world_, state_->position.step);
+}
+
+void TrainerCore::tell_gifts(const Takeover& taken, const std::string& times) {
+  std::string text;
+  std::vector<int> takers;
+  for (const Takeover::Gift& gift : taken.gifts) {
+    if (!text.empty()) text += " and ";
+    if (gift.takers != takers) text += list_ranks(gift.takers) + " ";
+    takers = gift.takers;
+    text += concat(gift.what, " (", short_number(static_cast<double>(gift.bytes)),
+                   takers.size() > 1 ? "B each)" : "B)");
+  }
+  if (!text.empty()) warn(concat("lockstep: rank ", world_.rank(), " gave ", text, ": ", times));
 }
 
 TrainerCore::Takeover TrainerCore::take_over() {
@@ -169,10 +194,11 @@ TrainerCore::Takeover TrainerCore::take_over() {
 
   // Up to the next collective nothing can come between.
   const bool takes = standing.takes(group.rank());
-  if (takes) take_state(std::move(handed.state), handed.values.at("data"));
+  if (takes) take_state(std::move(handed.state), handed.values);
   adopt(handed.values);
-  return {
-      .source = standing.source, .takes = takes, .bytes = handed.bytes, .takers = standing.takers};
+  Takeover taken{.source = standing.source, .takes = takes};
+  if (handed.bytes > 0) taken.gifts = {{"its state", standing.takers, handed.bytes}};
+  return taken;
 }
 
 // The values that a run has beside its state, and whom and what follows from them.
@@ -197,12 +223,14 @@ Snapshot TrainerCore::give_up_state(const StateOffer& offer) {
   return state_->parts();
 }
 
-void TrainerCore::take_state(Snapshot state, const json& data) {
+void TrainerCore::take_state(Snapshot state, const json& values) {
   if (has_state_) {
     // Callbacks have a state already, and are told what they have missed.
     erase_callback_parts(state);
   } else {
+    replaces_ranks_ = values.at("replaces_ranks");
     share_out(state.slots);  // first: how the data is dealt is a part of what is compared
+    const json& data = values.at("data");
     if (const json facts = facts_of(task_.data()); facts != data) {
       throw InvalidArgument(concat(
           "this process replaces another, but its loader is not that of the others: ", facts.dump(),
@@ -238,6 +266,7 @@ json TrainerCore::progress_values() const {
           {"evaluation", result_.evaluation},
           {"resumed_from", result_.resumed_from},
           {"journal", journal_.to_json()},
+          {"replaces_ranks", replaces_ranks_},
           {"data", facts_of(task_.data())}};
 }
 

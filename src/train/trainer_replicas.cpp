@@ -39,7 +39,7 @@ nlohmann::json TrainerCore::part_fingerprints() const {
     all[std::to_string(part)] = checksum_text(state_checksum(tensors_to_compare(*state_, which)));
   };
   add(own, ShardPart::own);
-  if (places.peer_copies) add((own + 1) % places.parts(), ShardPart::copied);
+  if (places.has_copies()) add(places.copies().copied_at(own), ShardPart::copied);
   return all;
 }
 

@@ -48,13 +48,14 @@ void TrainerCore::spread_model() {
 }
 
 std::string TrainerCore::who_has_a_dead_ranks_part() const {
-  if (options_.shard->peer_copies) {
+  const PartPlaces places = part_places();
+  if (places.has_copies()) {
+    const bool apart = places.copies().are_apart(machines_of(world_.group()));
     return concat(
-        "lockstep: a rank that dies is replaced in place: a copy of its part is on the rank before "
-        "it, as rank 0's is on rank ",
-        world_.world_size() - 1);
+        "lockstep: a rank that dies is replaced in place: a copy of its part is on another ",
+        apart ? "machine" : "rank", ", as rank 0's is on rank ", places.copies().keeper_of(0));
   }
-  const int parts = world_.world_size() / options_.shard->replicas;
+  const int parts = places.parts();
   return concat("lockstep: a rank that dies is replaced in place: its part is also on ",
                 options_.shard->replicas - 1, " other rank(s), as rank 0's is on rank ", parts);
 }

@@ -21,19 +21,7 @@ bool TrainerCore::has_parts_elsewhere() const {
 PartPlaces TrainerCore::part_places() const {
   return {.ranks = world_.world_size(),
           .replicas = options_.shard->replicas,
-          .peer_copies = task_.sharded()->keeps_copy()};
-}
-
-// Whether ranks wait for each other before each update. The same on all of them: each is asked,
-// because the launcher may not answer one of them.
-bool TrainerCore::all_agree_to_updates() {
-  if (!options_.shard || !has_parts_elsewhere()) return false;
-  const bool recovers = can_recover(world_) && obstacle_to_recovery().empty();
-  bool all = true;
-  for (const nlohmann::json& each : world_.group().all_gather_json(recovers)) {
-    all = all && each.get<bool>();
-  }
-  return all;
+          .copy_distance = task_.sharded()->copy_distance()};
 }
 
 // Who comes out of it knows that all ranks have their gradients. So nobody is ever ahead of one
@@ -60,18 +48,12 @@ void TrainerCore::make_prepared_update() {
   state_->update(prepared.arguments);
 }
 
-// Who holds it as its own takes and gives all that it has of the model; to a copy goes the part.
-StateHolder TrainerCore::part_holder(int part, bool to_owner) {
-  const bool is_own = part_places().part_of(world_.rank()) == part;
-  return {.offer =
-              [this, is_own, to_owner] {
-                const ShardPart which = is_own ? ShardPart::own : ShardPart::copied;
-                return HandedState{.state = state_->parts({.part = which, .alone = !to_owner}),
-                                   .values = {}};
-              },
+// Of what this rank holds of a part, as its own or as a copy.
+StateHolder TrainerCore::part_holder(const HeldParts& held) {
+  return {.offer = [this, held] { return HandedState{.state = state_->parts(held), .values = {}}; },
           .give_up =
-              [this, is_own](const StateOffer& offer) {
-                return is_own ? give_up_state(offer) : give_up_copy(offer);
+              [this, held](const StateOffer& offer) {
+                return held.part == ShardPart::own ? give_up_state(offer) : give_up_copy(offer);
               }};
 }
 
@@ -88,21 +70,37 @@ void TrainerCore::make_copies() {
   const PartPlaces places = part_places();
   std::vector<Standing> all;
   for (int part = 0; part < places.parts(); ++part) {
-    const std::vector<int> holders = places.holders(part);
-    all.push_back({.source = part, .givers = {part}, .takers = {holders.back()}});
+    all.push_back({.source = part, .givers = {part}, .takers = {places.copies().keeper_of(part)}});
   }
-  const std::vector<HandedState> handed = hand_over_each(
-      world_.group(), all, [this](int part) { return part_holder(part, /*to_owner=*/false); });
+  const std::vector<HandedState> handed = hand_over_each(world_.group(), all, [&](int part) {
+    return part_holder({.part = places.held_as(world_.rank(), part), .alone = true});
+  });
   for (int part = 0; part < places.parts(); ++part) {
     if (all[part].takes(world_.rank())) state_->restore_copy(handed[part].state);
   }
   state_given_up_ = false;
 }
 
+// Who keeps whose copy follows from the machines that the ranks were on when the run began. Those
+// that have been there since then tell the new ones, which may be on others: what is copied where
+// must not change.
+void TrainerCore::join_copies() {
+  if (!options_.shard->peer_copies) return;
+  ShardedEngine& sharded = *task_.sharded();
+  int distance = 0;
+  for (const nlohmann::json& each : world_.group().all_gather_json(sharded.copy_distance())) {
+    distance = std::max(distance, each.get<int>());
+  }
+  if (sharded.keeps_copy() || distance == 0) return;
+  sharded.keep_copy(distance);
+  state_->make_copy_optimizer();
+}
+
 TrainerCore::Takeover TrainerCore::take_over_parts() {
   ProcessGroup& group = world_.group();
   if (has_state_) share_out_again();  // with fewer ranks than parts it ends here
   task_.sharded()->join(world_);
+  join_copies();
   const PartPlaces places = part_places();
   const PartStanding standing = compare_parts(group,
                                               {.has_state = has_state_ && !state_given_up_,
@@ -127,30 +125,30 @@ TrainerCore::Takeover TrainerCore::take_over_parts() {
     if (standing.values.takes(rank)) take_values(std::move(handed.state));
     adopt(handed.values);
   }
-  const auto takers_own_it = [&](int part) {
+  // Who takes it as its own takes all that a rank has of the model; to a copy goes the part alone.
+  const auto goes_to_copy = [&](int part) {
     const std::vector<int>& takers = standing.parts[part].takers;
-    return !takers.empty() && places.part_of(takers.front()) == part;
+    return !takers.empty() && places.held_as(takers.front(), part) == ShardPart::copied;
   };
-  std::vector<HandedState> parts = hand_over_each(
-      group, standing.parts, [&](int part) { return part_holder(part, takers_own_it(part)); });
+  std::vector<HandedState> parts = hand_over_each(group, standing.parts, [&](int part) {
+    return part_holder({.part = places.held_as(rank, part), .alone = goes_to_copy(part)});
+  });
   for (int part = 0; part < places.parts(); ++part) {
     const Standing& holders = standing.parts[part];
     taken.part_sources.push_back(holders.source);
     if (parts[part].bytes > 0) {
-      taken.bytes += parts[part].bytes;
-      for (const int taker : holders.takers) {
-        if (std::ranges::count(taken.takers, taker) == 0) taken.takers.push_back(taker);
-      }
+      taken.gifts.push_back({concat(goes_to_copy(part) ? "a copy of part " : "part ", part),
+                             holders.takers, parts[part].bytes});
     }
     if (!holders.takes(rank)) continue;
-    if (places.part_of(rank) == part) {
+    if (places.held_as(rank, part) == ShardPart::own) {
       handed.state.parts.merge(parts[part].state.parts);
     } else {
       state_->restore_copy(parts[part].state);
     }
   }
   if (taken.takes) {
-    take_state(std::move(handed.state), handed.values.at("data"));
+    take_state(std::move(handed.state), handed.values);
     adopt(handed.values);
   }
   return taken;

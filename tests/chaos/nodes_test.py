@@ -113,6 +113,21 @@ def one_of_two_ranks_on_each_node(run):
     return "replaced in place, twice"
 
 
+def all_ranks_of_a_node(run):
+    """Of a model in parts, whose copies are on the other node: each is lost once."""
+    run.wait_for_text("a copy of its part is on another machine, as rank 0's is on rank 2")
+    for ranks in ((2, 3), (0, 1)):
+        run.wait_for_lines(run.lines() + 8)
+        before = run.text().count("all ranks go on")
+        for rank in ranks:
+            os.kill(run.process_id(rank), signal.SIGKILL)
+        run.wait_until("recovery", lambda: run.text().count("all ranks go on") > before)
+    run.end()
+    if "from the newest snapshot" in run.text() or "restart" in run.text():
+        raise SystemExit(f"{run.folder.name}: it was restarted\n{run.text()}")
+    return "replaced in place, twice"
+
+
 def a_cable_for_a_moment(run):
     run.wait_for_lines(15)
     run.network.cut(OTHER)
@@ -188,6 +203,7 @@ def a_launcher_while_the_others_go_on(run):
 CASES = {
     "a rank of the other node": a_rank_of_the_other_node,
     "one of two ranks on each node": one_of_two_ranks_on_each_node,
+    "all ranks of a node": all_ranks_of_a_node,
     "a cable for a moment": a_cable_for_a_moment,
     "a cable for long": a_cable_for_long,
     "the launcher of the other node": the_launcher_of_the_other_node,
@@ -201,6 +217,7 @@ CASES = {
 SHRINKS = {"options": ["--max-replacements", "0", "--min-world", "1"]}
 SETTINGS = {
     "one of two ranks on each node": {"per_node": 2},
+    "all ranks of a node": {"per_node": 2, "copies": True},
     "a rank of the first node for good": dict(SHRINKS, PER_NODE=1),
     "a rank of the other node for good": SHRINKS,
     "a cable while the others go on": {"options": ["--min-world", "1"], "SLOW_MS": 100},
@@ -214,22 +231,25 @@ def main():
     parser.add_argument("job", type=os.path.abspath)
     parser.add_argument("--some", nargs="*", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
-    arguments.spares = 0
+    arguments.spares, arguments.shard = 0, 0
+    sharded = argparse.Namespace(**vars(arguments) | {"shard": 3, "copies": True, "machines": 1, "model": "gpt"})
     if not Network.possible():
         print("skipped: network namespaces need root and iproute2")
         return
     with tempfile.TemporaryDirectory(prefix="lockstep_nodes_") as folder:
-        undisturbed = {}  # by ranks, which are on one node
+        undisturbed = {}  # by ranks, which are on one node, and whether they have parts
         for name in arguments.some:
             network = Network(2)
-            run = NodesRun(arguments, pathlib.Path(folder) / name.replace(" ", "_"), network,
-                           **SETTINGS.get(name, {}))
-            if run.ranks not in undisturbed:
-                undisturbed[run.ranks] = Run(arguments, pathlib.Path(folder) / f"all_{run.ranks}",
-                                             run.ranks, STEPS).finish()
+            settings = dict(SETTINGS.get(name, {}))
+            job = sharded if settings.pop("copies", False) else arguments
+            run = NodesRun(job, pathlib.Path(folder) / name.replace(" ", "_"), network, **settings)
+            kind = (run.ranks, job.shard)
+            if kind not in undisturbed:
+                undisturbed[kind] = Run(job, pathlib.Path(folder) / f"all_{run.ranks}_{job.shard}", run.ranks,
+                                        STEPS).finish()
             try:
                 result = CASES[name](run.start())
-                compare(name, run, undisturbed[run.ranks])
+                compare(name, run, undisturbed[kind])
             finally:
                 run.close()
                 network.close()

@@ -3,7 +3,7 @@ run that nothing happened to.
 
 recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
-Both take --spares N, and --shard STAGE with --replicas N, or with --copies, for a sharded run.
+Both take --spares N, and --shard STAGE with --replicas N, or with --copies and --machines N, for a sharded run.
 """
 
 import argparse
@@ -34,6 +34,7 @@ class Run:
         self.hang_timeout = str(settings.pop("hang_timeout", 60))
         self.max_replacements = str(settings.pop("max_replacements", 1000))
         self.options = settings.pop("options", [])  # more of the launcher's
+        settings.pop("says", None)  # what is looked for afterwards
         self.ranks, self.steps, self.settings = ranks, steps, settings
         (self.folder / "ids").mkdir(parents=True, exist_ok=True)
         self.process = None
@@ -60,6 +61,7 @@ class Run:
             environment |= {"SHARD": str(self.arguments.shard),
                             "REPLICAS": str(1 if self.arguments.copies else self.arguments.replicas),
                             "COPIES": str(int(self.arguments.copies)),
+                            "MACHINES": str(self.arguments.machines),
                             "MODEL": self.arguments.model}
         environment |= {name: str(value) for name, value in self.settings.items()}
         environment.pop("LOCKSTEP_RUN_DIR", None)
@@ -159,9 +161,9 @@ def check_the_loop_was_found(name, run, settings):
         raise SystemExit(f"{name}: the stack does not show the loop: {stack}")
 
 
-def sharded_cases(ranks, copies):
+def sharded_cases(ranks, arguments):
     """Deaths around the agreement that comes before each update. Two ranks hold each part: 0 and 1, or 0
-    and 2, and 1 and 3; with copies each rank and the one before it."""
+    and 2, and 1 and 3; with copies each rank and the one before it, or one on another machine."""
     last = ranks - 1
     cases = {
         "before the agreement": {"KILL_BEFORE_AGREEMENT": 9, "KILL_RANK": last},
@@ -169,7 +171,9 @@ def sharded_cases(ranks, copies):
         "after the agreement": {"KILL_AFTER_AGREEMENT": 9, "KILL_RANK": last},
         "rank 0 after the agreement": {"KILL_AFTER_AGREEMENT": 10, "KILL_RANK": 0},
     }
-    if copies:
+    if arguments.copies and arguments.machines > 1:
+        return cases | machine_cases()
+    if arguments.copies:
         return cases | copied_cases(ranks)
     if ranks == 4:
         cases |= {
@@ -216,15 +220,43 @@ def copied_cases(ranks):
                 "KILL_AFTER_AGREEMENT": 9, "KILL_RANK": 0, "KILL_RANK_TOO": 2},
             "together with rank 0, its neighbour": {"KILL_IN_STEP": 13, "KILL_RANK": 3,
                                                     "KILL_RANK_TOO": 0, **from_snapshot},
+            # What its machine would be if there were two.
+            "with all of its machine": {"KILL_IN_STEP": 13, "KILL_RANK": 3, "KILL_RANK_TOO": 2,
+                                        **from_snapshot},
         }
     return cases
 
 
+def machine_cases():
+    """4 ranks on 2 machines: the copy of rank r's part is at rank r - 2."""
+    all_of_it = {"KILL_RANK": 3, "KILL_RANK_TOO": 2}
+    with_rank_0 = {"KILL_RANK": 0, "KILL_RANK_TOO": 1}
+    return {
+        "with all of its machine": {
+            "KILL_IN_STEP": 13, **all_of_it,
+            "says": r"rank 1 gave rank 3 a copy of part 1 \(\S+B\)( and part 3 \(\S+B\))?: formed"},
+        "with all of rank 0's machine": {"KILL_IN_STEP": 9, **with_rank_0},
+        "with all of its machine before the agreement": {"KILL_BEFORE_AGREEMENT": 9, **all_of_it},
+        "with all of rank 0's machine after the agreement": {"KILL_AFTER_AGREEMENT": 9, **with_rank_0},
+        "with all of its machine in the last save": {"KILL_IN_SAVE": 30, **all_of_it},
+        # All are on one machine then: by itself a new process would keep the copy of the next part.
+        "with all of its machine, and replaced elsewhere": {"KILL_IN_STEP": 9, "JOINS_MACHINE": "m0",
+                                                            "VERIFY_EVERY": 4, **all_of_it},
+        # The one with the copy of its part has not made the update.
+        "with its copy behind": {"KILL_AT_STEP": 10, "KILL_RANK": 1, "HELD_IN_AGREEMENT": 9,
+                                 "HELD_RANKS": "3", "AHEAD_RANKS": "02"},
+        "together with who keeps its copy": {"KILL_IN_STEP": 13, "KILL_RANK": 3, "KILL_RANK_TOO": 1,
+                                             "options": ["--max-restarts", "3"]},
+    }
+
+
 def check_who_has_the_part(name, run):
-    line = "a rank that dies is replaced in place: " + (
-        "a copy of its part is on the rank before it" if run.arguments.copies else
-        "its part is also on 1 other rank(s), as rank 0's")
-    if line not in run.text():
+    line = "its part is also on 1 other rank(s), as rank 0's"
+    if run.arguments.copies:
+        apart, distance = run.arguments.machines > 1, run.ranks // run.arguments.machines
+        line = (f"a copy of its part is on another {'machine' if apart else 'rank'}, "
+                f"as rank 0's is on rank {run.ranks - (distance if apart else 1)}\n")
+    if "a rank that dies is replaced in place: " + line not in run.text():
         raise SystemExit(f"{name}: nobody says whether a rank can be replaced\n{run.text()}")
 
 
@@ -258,7 +290,7 @@ def phases(arguments, ranks, folder):
         "rank 0 in an endless loop": {"LOOP_IN_STEP": 10, "KILL_RANK": 0, "hang_timeout": 3},
     }
     if arguments.shard:
-        cases |= sharded_cases(ranks, arguments.copies)
+        cases |= sharded_cases(ranks, arguments)
     elif ranks > 2:
         cases |= {
             "together with rank 0 in a step": {"KILL_IN_STEP": 11, "KILL_RANK": last,
@@ -299,17 +331,23 @@ def phases(arguments, ranks, folder):
             raise SystemExit(f"{name}: nobody says whose state it was\n{run.text()}")
         if "LOOP_IN_STEP" in settings:
             check_the_loop_was_found(name, run, settings)
+        if "NAN_IN_STEP" in os.environ and "the step is skipped" not in run.text():
+            raise SystemExit(f"{name}: no step was skipped\n{run.text()}")
+        if "says" in settings and not re.search(settings["says"], run.text()):
+            raise SystemExit(f"{name}: nobody says '{settings['says']}'\n{run.text()}")
         compare(name, run, undisturbed)
         print(f"{name}: equal, {run.recoveries()[0][1]} s, {run.spares_used()} by spares", flush=True)
 
 
-def choose_victims(rng, ranks, copies):
-    """One rank, or sometimes two; where parts are copied at neighbours not two that are."""
-    if ranks < (4 if copies else 3) or rng.random() >= 0.2:
+def choose_victims(rng, ranks, arguments):
+    """One rank, or sometimes two; where parts are copied not two of which one has the other's copy."""
+    if ranks < (4 if arguments.copies else 3) or rng.random() >= 0.2:
         return [rng.randrange(ranks)]
-    if copies:
+    if arguments.copies:
+        distance = ranks // arguments.machines if arguments.machines > 1 else 1
         first = rng.randrange(ranks)
-        return [first, (first + rng.randrange(2, ranks - 1)) % ranks]
+        return [first, rng.choice([other for other in range(ranks) if other != first
+                                   and (other - first) % ranks not in (distance, ranks - distance)])]
     return rng.sample(range(ranks), 2)
 
 
@@ -333,7 +371,7 @@ def random_kills(arguments, ranks, folder, kills, seed):
                 time.sleep(0.005)
                 continue
             time.sleep(rng.random() * 0.05)
-            victims = choose_victims(rng, ranks, arguments.copies)
+            victims = choose_victims(rng, ranks, arguments)
             how = signal.SIGSTOP if rng.random() < arguments.hangs else signal.SIGKILL
             hangs += how == signal.SIGSTOP
             known = {rank: run.process_id(rank) for rank in victims}
@@ -381,7 +419,9 @@ def main():
     parser.add_argument("--shard", type=int, default=0, help="the stage")
     parser.add_argument("--replicas", type=int, default=2, help="with --shard")
     parser.add_argument("--copies", action="store_true",
-                        help="with --shard: copies of parts at neighbours instead")
+                        help="with --shard: copies of parts at other ranks instead")
+    parser.add_argument("--machines", type=int, default=1,
+                        help="with --shard: so many, each with as many ranks")
     arguments = parser.parse_args()
     arguments.lockstep, arguments.job = map(os.path.abspath, (arguments.lockstep, arguments.job))
     print(f"seed {arguments.seed}", flush=True)

@@ -64,7 +64,7 @@ class PlanTest(unittest.TestCase):
             self.assertAlmostEqual((table[stage][0] - without[stage][0]) / (4 * part), 1, delta=0.05)
         code, _, errors, _ = plan(*MODEL[:-1], "1", "--shard", "3", "--shard-copies", "--plan")
         self.assertEqual(code, 2)
-        self.assertIn("copies at a neighbour on 1 rank(s)", errors)
+        self.assertIn("--shard-copies on one rank", errors)
 
     def test_float32_parts_of_bfloat16_weights_are_counted(self):
         mixed = ("--model", "gpt2", "--vocab-size", "50257", "--dtype", "bf16-mixed", "--ranks", "4", "--shard", "1")

@@ -100,15 +100,17 @@ class Sharded(programs.Case):
         self.train("whole", *options, ranks=4)
         # A death after the last step is not replaced but costs a restart.
         said = self.kill_rank_1(options, self.files("whole", 40), ranks=4, launch=("--max-restarts", "1"),
-                                sign="rank 3 gave rank 1 its part of the state")
+                                sign="rank 3 gave rank 1 part 1 (")
         self.assertIn("a rank that dies is replaced in place: its part is also on 1 other rank(s)", said)
 
     def test_a_rank_that_dies_is_replaced_from_the_copy_at_its_neighbour(self):
         options = (*SHORT, "--shard", "3", "--eval-fraction", "0.1", "--grad-clip", "1")
         self.train("whole", *options, ranks=3)  # copies do not change what is computed
         said = self.kill_rank_1((*options, "--shard-copies"), self.files("whole", 40), ranks=3,
-                                launch=("--max-restarts", "1"), sign="rank 0 gave rank 1 its part of the state")
-        self.assertIn("a rank that dies is replaced in place: a copy of its part is on the rank before it", said)
+                                launch=("--max-restarts", "1"), sign="rank 0 gave rank 1 part 1 (")
+        self.assertIn("a rank that dies is replaced in place: a copy of its part is on another rank, as rank 0's is on "
+                      "rank 2", said)
+        self.assertIn("rank 2 gave rank 1 a copy of part 2 (", said)
 
     def kill_rank_1(self, options, expected, ranks, launch, sign="SIGKILL"):
         """What a run said that went on, to the files that are expected, after it had lost a rank. `sign` is what
@@ -141,9 +143,9 @@ class Sharded(programs.Case):
         self.assertIn("--shard-copies without --shard", self.one_line(*DATA, "--shard-copies"))
         self.assertIn("--shard-copies with --shard-replicas 2, which has each part on several ranks already", self.one_line(
             *DATA, "--shard", "2", "--shard-copies", "--shard-replicas", "2"))
-        self.assertIn("peer_copies is set on one rank", self.one_line(
+        self.assertIn("--shard-copies on one rank", self.one_line(
             "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-copies", "--ranks", "1"))
-        self.assertIn("replicas is 3; the number of ranks, 1, must be a multiple of it", self.one_line(
+        self.assertIn("--shard-replicas is 3; the number of ranks, 1, must be a multiple of it", self.one_line(
             "-e", "other", *DATA, *SHORT, "--shard", "2", "--shard-replicas", "3", "--ranks", "1"))
         snapshots = self.run_folder("run") / "snapshots"
         self.assertEqual(self.snapshot("verify", snapshots)[0], 0)

@@ -7,6 +7,7 @@
 #include "shard/flat_layout.h"
 #include "tests/ddp/models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -44,8 +45,8 @@ std::shared_ptr<Copied> make_copied(std::int64_t width) {
   return std::make_shared<Copied>(width);
 }
 
-// The state of the next rank's part and optimizer, as that rank has it.
-State state_of_next(World& world, const State& mine) {
+// The state of the part and optimizer of the rank at that distance, as that rank has it.
+State state_of_other(World& world, int distance, const State& mine) {
   State theirs;
   for (int rank = 0; rank < world.world_size(); ++rank) {
     nlohmann::json shapes = nlohmann::json::object();
@@ -56,7 +57,7 @@ State state_of_next(World& world, const State& mine) {
                                     ? mine.tensors.at(name).clone()
                                     : torch::empty(shape.get<std::vector<std::int64_t>>());
       world.group().broadcast(tensor, {.root = rank});
-      if (rank == (world.rank() + 1) % world.world_size()) theirs.tensors[name] = tensor;
+      if (rank == (world.rank() + distance) % world.world_size()) theirs.tensors[name] = tensor;
     }
   }
   return theirs;
@@ -74,6 +75,7 @@ struct CopyRun {
   OptimizerOptions optimizer = AdamWOptions{.lr = 1e-2};
   std::int64_t width = 83;
   bool replaces_gradients = false;  // as a program may
+  int distance = 1;
 };
 
 // Trains for some steps; the copies must then be what their owners have.
@@ -81,7 +83,11 @@ void expect_copies_keep_up(World& world, const CopyRun& run, const std::string& 
   ShardedDataParallel<Copied> sharded(world, make_copied(run.width), run.options);
   ShardedEngine& engine = sharded.engine();
   ASSERT_TRUE(engine.keeps_copy());
-  engine.load_copy(state_of_next(world, engine.part_state(ShardPart::own)));
+  EXPECT_EQ(engine.copy_distance(), run.distance);
+  const auto of_other = [&](const State& mine) {
+    return state_of_other(world, run.distance, mine);
+  };
+  engine.load_copy(of_other(engine.part_state(ShardPart::own)));
   const auto groups = decay_groups(sharded.module(), 0.1);
   const auto own = make_optimizer(engine.parts_of(groups), run.optimizer);
   const auto copy = make_optimizer(engine.parts_of(groups, ShardPart::copied), run.optimizer);
@@ -111,9 +117,9 @@ void expect_copies_keep_up(World& world, const CopyRun& run, const std::string& 
     copy->step(arguments);
     engine.drop_copy_gradients();
   }
-  expect_same_tensors(state_of_next(world, engine.part_state(ShardPart::own)),
+  expect_same_tensors(of_other(engine.part_state(ShardPart::own)),
                       engine.part_state(ShardPart::copied), what + ", part");
-  expect_same_tensors(state_of_next(world, own->state()), copy->state(), what + ", optimizer");
+  expect_same_tensors(of_other(own->state()), copy->state(), what + ", optimizer");
 }
 
 void expect_copies_keep_up_in_all_ways(const InitOptions& init_options = {}) {
@@ -137,15 +143,6 @@ void expect_copies_keep_up_in_all_ways(const InitOptions& init_options = {}) {
   }
 }
 
-std::string refusal_of_copies(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 }  // namespace
 
 RANKS_TEST(PeerCopies, two_ranks_keep_what_the_other_has, 2) {
@@ -156,6 +153,18 @@ RANKS_TEST(PeerCopies, three_ranks_keep_what_the_next_has, 3) {
 }
 RANKS_TEST(PeerCopies, four_ranks_keep_what_the_next_has_over_gloo, 4) {
   expect_copies_keep_up_in_all_ways({.backend = "gloo"});
+}
+
+// The width that leaves some ranks without a part, too.
+RANKS_TEST_WITH(PeerCopies, four_ranks_on_two_machines_keep_what_the_other_machine_has,
+                {.count = 4, .machines = 2}) {
+  World world = init();
+  torch::set_num_threads(1);
+  const ShardedOptions options{.units = {"blocks.*"}, .peer_copies = true};
+  for (const std::int64_t width : {83, 5}) {
+    expect_copies_keep_up(world, {.options = options, .width = width, .distance = 2},
+                          concat("width ", width));
+  }
 }
 
 RANKS_TEST(PeerCopies, a_step_sends_the_gradients_of_a_part_and_holds_those_of_two, 3) {
@@ -183,7 +192,7 @@ RANKS_TEST(PeerCopies, a_step_sends_the_gradients_of_a_part_and_holds_those_of_t
 
 RANKS_TEST(PeerCopies, are_refused_where_each_part_is_on_several_ranks_already, 2) {
   World world = init();
-  EXPECT_NE(refusal_of_copies([&] {
+  EXPECT_NE(refusal([&] {
               ShardedDataParallel<Copied> sharded(world, make_copied(9),
                                                   {.replicas = 2, .peer_copies = true});
             }).find("peer_copies is set with replicas 2"),
@@ -192,7 +201,7 @@ RANKS_TEST(PeerCopies, are_refused_where_each_part_is_on_several_ranks_already, 
 
 RANKS_TEST(PeerCopies, are_refused_on_one_rank, 1) {
   World world = init();
-  EXPECT_NE(refusal_of_copies([&] {
+  EXPECT_NE(refusal([&] {
               ShardedDataParallel<Copied> sharded(world, make_copied(9), {.peer_copies = true});
             }).find("a copy at another takes two"),
             std::string::npos);

@@ -18,8 +18,8 @@ using PartRanks = std::vector<int>;
 // Ranks 0 and 2 hold one part, 1 and 3 the other.
 constexpr PartPlaces kTwoCopies{.ranks = 4, .replicas = 2};
 
-PartPlaces copied(int ranks) {
-  return {.ranks = ranks, .peer_copies = true};
+PartPlaces copied(int ranks, int distance = 1) {
+  return {.ranks = ranks, .copy_distance = distance};
 }
 
 std::string loss_of_part(const std::vector<PartHolding>& all, const PartPlaces& places) {
@@ -76,13 +76,50 @@ TEST(PartStanding, a_part_that_all_holders_have_lost_is_named_by_them) {
   EXPECT_THROW(stand_in_parts({{}, {}}, {.ranks = 2, .replicas = 2}), Error);
 }
 
-TEST(PartStanding, a_copy_is_on_the_rank_before) {
-  for (const int ranks : {2, 3, 4}) {
-    for (int part = 0; part < ranks; ++part) {
-      EXPECT_EQ(copied(ranks).holders(part), (PartRanks{part, (part + ranks - 1) % ranks}));
-      EXPECT_EQ(copied(ranks).part_of(part), part);
+TEST(PartStanding, the_owner_of_a_part_and_who_keeps_its_copy_hold_it) {
+  EXPECT_EQ(copied(3).holders(0), (PartRanks{0, 2}));
+  EXPECT_EQ(copied(3).holders(2), (PartRanks{2, 1}));
+  EXPECT_EQ(copied(6, 2).holders(1), (PartRanks{1, 5}));
+  EXPECT_EQ(copied(6, 2).part_of(5), 5);
+  EXPECT_EQ(copied(6, 2).held_as(5, 5), ShardPart::own);
+  EXPECT_EQ(copied(6, 2).held_as(5, 1), ShardPart::copied);
+  EXPECT_EQ(kTwoCopies.held_as(3, 1), ShardPart::own);
+}
+
+TEST(PartStanding, all_ranks_of_a_machine_can_die_where_copies_are_on_others) {
+  for (const auto& [machines, each] : {std::pair(2, 2), std::pair(3, 4), std::pair(2, 1)}) {
+    const int ranks = machines * each;
+    for (int lost = 0; lost < machines; ++lost) {
+      std::vector<PartHolding> all(ranks, holds(5, 5));
+      for (int place = 0; place < each; ++place) all[lost * each + place] = {};
+      const auto standing = stand_in_parts(all, copied(ranks, each));
+      for (int part = 0; part < ranks; ++part) {
+        const bool died = part / each == lost;
+        EXPECT_EQ(standing.parts[part].source, died ? (part + ranks - each) % ranks : part);
+        EXPECT_EQ(standing.parts[part].takes(part), died);
+      }
+      if (each == 1) continue;
+      EXPECT_NE(loss_of_part(all, copied(ranks)).find("is lost"), std::string::npos);
     }
   }
+}
+
+TEST(PartStanding, transfers_that_share_no_rank_come_first) {
+  const auto order = [](int ranks, int distance) {
+    std::vector<Standing> all;
+    for (int part = 0; part < ranks; ++part) {
+      all.push_back({.source = part,
+                     .givers = {part},
+                     .takers = {copied(ranks, distance).copies().keeper_of(part)}});
+    }
+    return order_of_transfers(all);
+  };
+  EXPECT_EQ(order(4, 1), (PartRanks{0, 2, 1, 3}));
+  EXPECT_EQ(order(3, 1), (PartRanks{0, 1, 2}));
+  EXPECT_EQ(order(8, 2), (PartRanks{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(order_of_transfers({{.source = 0, .givers = {0}, .takers = {}},
+                                {.source = 1, .givers = {1}, .takers = {0}}}),
+            PartRanks{1});
 }
 
 TEST(PartStanding, each_rank_but_neighbours_can_die_where_parts_are_copied) {

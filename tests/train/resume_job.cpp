@@ -165,6 +165,12 @@ class Killer : public lockstep::Callback {
     if (!until.empty() && ::access(until.c_str(), F_OK) == 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(number("SLOW_MS", 0)));
   }
+  /// NAN_IN_STEP: a step in which rank 0's loss has a value and no gradient, so that it is left
+  /// out.
+  torch::Tensor poisoned(const torch::Tensor& loss) const {
+    const bool poison = step_ == number("NAN_IN_STEP", -1) && slot() == "0";
+    return poison ? loss + torch::sqrt(loss * 0) : loss;
+  }
   void on_metrics() {
     if (step_ >= number("KILL_IN_EVALUATION", 1 << 30)) die();
   }
@@ -277,10 +283,22 @@ void die_while_joining() {
   }).detach();
 }
 
+/// MACHINES: the ranks believe to be on so many, in equal blocks, m0 and so on. A process that
+/// replaces another is on JOINS_MACHINE where that is given.
+void choose_machine() {
+  const std::int64_t machines = number("MACHINES", 1);
+  if (machines == 1) return;
+  const std::int64_t machine = std::stoll(slot()) * machines / number("WORLD_SIZE", 1);
+  std::string name = "m" + std::to_string(machine);
+  if (setting("LOCKSTEP_JOINS", "") == "1") name = setting("JOINS_MACHINE", name);
+  ::setenv("LOCKSTEP_MACHINE", name.c_str(), 1);
+}
+
 /// DEVICE and BACKEND: several ranks can share a GPU where Gloo connects them. Its kernels are then
 /// told to give the same bits every time.
 lockstep::World make_world() {
   const std::string device = setting("DEVICE", "");
+  choose_machine();
   if (!device.empty()) at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   lockstep::World world = lockstep::init({.backend = setting("BACKEND", ""), .device = device});
   leave_process_id();  // of what was a spare until now
@@ -294,8 +312,7 @@ lockstep::TrackingOptions tracking() {
   return tracking;
 }
 
-/// SHARD: the stage; REPLICAS: how many ranks hold a part; COPIES: each part is copied at a
-/// neighbour.
+/// SHARD: the stage; REPLICAS: how many ranks hold a part; COPIES: another rank has a copy of each.
 void shard(lockstep::TrainerOptions& options, const std::vector<std::string>& units) {
   const std::int64_t stage = number("SHARD", 0);
   if (stage == 0) return;
@@ -314,6 +331,8 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
           .clip_grad_norm = 1.0,
           .precision = lockstep::Precision::bf16_autocast,
           .ema_decay = 0.9,
+          .non_finite = number("NAN_IN_STEP", -1) < 0 ? lockstep::NonFinite::raise
+                                                      : lockstep::NonFinite::skip,
           .seed = 7,
           .compression = lockstep::parse_compression(setting("COMPRESS", "none")),
           .mirror_errors = setting("MIRROR", "") == "never" ? lockstep::MirrorErrors::never
@@ -385,21 +404,15 @@ int run_together() {
   return 0;
 }
 
-int run() {
-  leave_process_id();
-  die_while_joining();
-  torch::set_num_threads(1);
-  torch::manual_seed(std::stoull(slot()));  // rank 0's weights are the ones that count
-  if (setting("MODEL", "net") == "gpt") return run_gpt();
-  if (setting("MODEL", "net") == "together") return run_together();
-  Net net;
+template <typename Model>
+int run_on_noise(Model net) {
   const auto killer = std::make_shared<Killer>(*net);
   const auto threads = static_cast<int>(number("LOADER_THREADS", 2));
   lockstep::Loader data(Noisy{}, {.batch_size = 5, .shuffle = true, .num_workers = threads});
   lockstep::Loader held_out(Noisy{}, {.batch_size = 7, .dealing = lockstep::Dealing::kExact});
   const auto squared_error = [&](auto& model, const auto& batch) {
     killer->on_forward();
-    return torch::mse_loss(model(batch.first), batch.second);
+    return killer->poisoned(torch::mse_loss(model(batch.first), batch.second));
   };
   // Uneven on purpose: how much a batch counts depends on what is in it.
   const auto masked_error = [&](auto& model, const auto& batch) {
@@ -423,6 +436,19 @@ int run() {
     trainer.fit(net, data, squared_error, evaluation);
   }
   return 0;
+}
+
+int run() {
+  leave_process_id();
+  die_while_joining();
+  torch::set_num_threads(1);
+  torch::manual_seed(std::stoull(slot()));  // rank 0's weights are the ones that count
+  const std::string model = setting("MODEL", "net");
+  if (model == "gpt") return run_gpt();
+  if (model == "together") return run_together();
+  // In parts on four ranks, two of them have none.
+  if (model == "small") return run_on_noise(torch::nn::Linear(6, 1));
+  return run_on_noise(Net());
 }
 
 }  // namespace
