@@ -186,11 +186,14 @@ Values read_config(const std::string& path, OptionTable table, unsigned command)
   try {
     content = nlohmann::json::parse(file);
   } catch (const nlohmann::json::parse_error& error) {
+    // After the library's own name for it.
+    const std::string text = lockstep::first_line(error.what());
+    const std::size_t begin = text.find("] ");
     throw InvalidArgument(
-        concat("--config: ", path, " is no JSON: ", lockstep::first_line(error.what())));
+        concat(path, " is no JSON: ", begin == text.npos ? text : text.substr(begin + 2)));
   }
   if (!content.is_object()) {
-    throw InvalidArgument(concat("--config: ", path, " holds no JSON object {\"lr\": ...}"));
+    throw InvalidArgument(concat(path, " holds no JSON object {\"lr\": ...}"));
   }
   Values values;
   for (const auto& [key, value] : content.items()) {

@@ -12,6 +12,17 @@ namespace program_ranks {
 
 using lockstep::concat;
 
+namespace {
+
+void await_end_of_rank0(lockstep::World& world) {
+  try {
+    world.barrier();
+  } catch (const lockstep::Error&) {  // it has gone
+  }
+}
+
+}  // namespace
+
 int run_on_ranks(std::int64_t wanted, const std::function<int()>& work) {
   const int ranks = static_cast<int>(wanted);
   const bool spawned = std::getenv("LOCKSTEP_SPAWN") != nullptr;
@@ -52,11 +63,18 @@ void prepare_on_ranks(lockstep::World& world, const std::function<void()>& prepa
     return;
   } catch (const lockstep::RemoteError&) {
   }
-  try {
-    world.barrier();
-  } catch (const lockstep::Error&) {  // rank 0 has gone
-  }
+  await_end_of_rank0(world);
   throw SaidElsewhere();
+}
+
+int end_run(lockstep::World& world, const lockstep::TrainResult& result) {
+  if (result.saved) return result.exit_code();
+  if (world.rank() == 0) {
+    throw lockstep::Error(
+        concat("step ", result.step, ", the last of this run, could not be saved"));
+  }
+  await_end_of_rank0(world);
+  return result.exit_code();
 }
 
 }  // namespace program_ranks

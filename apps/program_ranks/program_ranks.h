@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/callback.h"
 #include "lockstep/world.h"
 
 namespace program_ranks {
@@ -25,5 +26,9 @@ lockstep::World make_world(const std::string& backend, const std::string& device
 /// rank0_first() for what may refuse the user's files: rank 0 says what is wrong, and is the first
 /// to end, so that it is taken for the one that failed. The others throw SaidElsewhere.
 void prepare_on_ranks(lockstep::World& world, const std::function<void()>& prepare);
+
+/// The exit code of a run that has come to its end, on every rank. Where its last state could not
+/// be saved rank 0 throws Error, and is the first to end, as above.
+int end_run(lockstep::World& world, const lockstep::TrainResult& result);
 
 }  // namespace program_ranks

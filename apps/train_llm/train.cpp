@@ -325,7 +325,7 @@ int Run::train() {
              static_cast<int>(seconds.count()), " s; logs in ", directory_.path(),
              "/metrics, snapshots in ", directory_.snapshots()));
   ask_questions("after");
-  return result.exit_code();
+  return program_ranks::end_run(world_, result);
 }
 
 // What can be done about memory depends on what there is to lower.

@@ -238,7 +238,7 @@ int Run::train() {
   say(concat("try it: translate infer --run ", directory_.path(), " \"",
              corpus_->held_out.empty() ? "..." : on_one_line(corpus_->held_out.front().source),
              "\""));
-  return result.exit_code();
+  return program_ranks::end_run(world_, result);
 }
 
 }  // namespace

@@ -67,6 +67,18 @@ bool is_directory(const std::string& path) {
   return S_ISDIR(status.st_mode);
 }
 
+bool has_folder(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// A run directory stands for the snapshots in it.
+std::string snapshots_meant_by(const std::string& path) {
+  const std::string inside = path + "/snapshots";
+  if (!has_folder(inside) || !find_snapshots(path).empty()) return path;
+  return inside;
+}
+
 int list(const std::string& directory, std::ostream& out) {
   if (!is_directory(directory)) throw InvalidArgument(concat("'", directory, "' is no directory"));
   const auto latest = read_pointer(directory, kLatest);
@@ -143,7 +155,7 @@ int verify(const std::string& path, std::ostream& out) {
 }
 
 int convert_paths(const Arguments& arguments, std::ostream& out) {
-  const Checkpoint source = open_checkpoint(arguments.paths[0]);
+  const Checkpoint source = open_checkpoint(snapshots_meant_by(arguments.paths[0]));
   out << "written: " << convert(source, arguments.paths[1], arguments.part) << "\n";
   for (const std::string& name : source.left_out) out << "left out: " << name << "\n";
   return 0;
@@ -174,7 +186,8 @@ const CommandManual& snapshot_manual() {
       .words = kWords,
       .remarks =
           "PATH, SOURCE, FIRST and SECOND are a snapshot (step_<N>, or a directory of "
-          "snapshots, of which the newest intact one is taken), a .safetensors file or a "
+          "snapshots or a run directory, of which the newest intact one is taken), a .safetensors "
+          "file or a "
           "file of torch.save. Nothing in a file is ever executed."};
   return kManual;
 }
@@ -192,14 +205,17 @@ int snapshot_command(const std::vector<std::string>& arguments, std::ostream& ou
     out << help_of(snapshot_manual());
     return 0;
   }
-  if (command == "list") return list(parse(command, rest, 1, false).paths[0], out);
-  if (command == "inspect") return inspect(parse(command, rest, 1, false).paths[0], out);
-  if (command == "verify") return verify(parse(command, rest, 1, false).paths[0], out);
+  const auto only_path = [&] {
+    return snapshots_meant_by(parse(command, rest, 1, false).paths[0]);
+  };
+  if (command == "list") return list(only_path(), out);
+  if (command == "inspect") return inspect(only_path(), out);
+  if (command == "verify") return verify(only_path(), out);
   if (command == "convert") return convert_paths(parse(command, rest, 2, true), out);
   if (command == "diff") {
     const Arguments parsed = parse(command, rest, 2, true);
-    return print_differences(open_checkpoint(parsed.paths[0]), open_checkpoint(parsed.paths[1]),
-                             parsed.part, out)
+    return print_differences(open_checkpoint(snapshots_meant_by(parsed.paths[0])),
+                             open_checkpoint(snapshots_meant_by(parsed.paths[1])), parsed.part, out)
                ? 1
                : 0;
   }

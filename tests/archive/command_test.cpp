@@ -54,6 +54,15 @@ void write_python_file(const std::string& path, float first) {
 
 }  // namespace
 
+TEST(SnapshotCommand, a_run_directory_stands_for_its_snapshots) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "run/snapshots");
+  save_some(folder / "run/snapshots", 1, {}, 3000, false);
+  EXPECT_EQ(run({"list", folder / "run"}).output, run({"list", folder / "run/snapshots"}).output);
+  EXPECT_EQ(run({"verify", folder / "run"}).output, "step_1: intact\n");
+  EXPECT_EQ(run({"diff", folder / "run", folder / "run/snapshots/step_1"}).code, 0);
+}
+
 TEST(SnapshotCommand, list_shows_the_newest_first_with_its_links) {
   const TemporaryFolder folder;
   for (int step = 1; step <= 2; ++step) save_some(folder.path(), step, {}, 3000, step == 1);

@@ -246,6 +246,13 @@ class RunFolder(Case):
         self.assertNotIn("not as the run was begun", out)
         self.assertEqual(stored("old"), "bf16")
 
+    def test_a_run_whose_end_cannot_be_saved_fails_and_rank_0_says_why(self):
+        self.run_folder("run").mkdir(parents=True)
+        (self.run_folder("run") / "snapshots").write_text("no folder")
+        _, err = self.train("run", "--max-steps", "4", ranks=2, code=1)
+        self.assertIn("First failure: rank 0", err)
+        self.assertIn("error   Error: step 4, the last of this run, could not be saved", err)
+
     def test_tokens_that_nobody_uses_are_removed_beyond_a_limit(self):
         self.train("one", "--max-steps", "1")
         _, err = self.train("two", "--max-steps", "1", "-s", "32", "--cache-limit", "1KB")
