@@ -278,9 +278,7 @@ Work ProcessGroup::all_to_all(const Tensors& outputs, const Tensors& inputs,
   check_list(group, "all_to_all", "outputs", outputs, true);
   check_list(group, "all_to_all", "inputs", inputs, true);
   Tensors out = outputs, in = inputs;
-  const bool by_gloo = group.serves_with_gloo(in.front().device()) ||
-                       group.backend_of(in.front().device()) == "hybrid";
-  if (!by_gloo || !in.front().is_cpu()) {
+  if (!group.serves_with_gloo(in.front().device()) || !in.front().is_cpu()) {
     c10d::AllToAllOptions native_options;
     told(native_options, group, in.front(), options.async_op);
     return make_work(group.group->alltoall(out, in, native_options), options.async_op);

@@ -3,16 +3,100 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <functional>
 #include <sstream>
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
+
+#include "comm/message_watch.h"
+#include "comm/messages.h"
 
 namespace lockstep {
 namespace {
 
 using c10d::ProcessGroupGloo;
+
+/// A message of Gloo's that is watched while someone waits for it.
+class WatchedWork : public c10d::Work {
+ public:
+  using Wait = std::function<bool(c10d::Work&, std::chrono::milliseconds)>;
+
+  WatchedWork(c10::intrusive_ptr<c10d::Work> inner, int rank, Wait wait)
+      : Work(rank, inner->retrieveOpType()), inner_(std::move(inner)), wait_(std::move(wait)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override { return wait_(*inner_, timeout); }
+  void abort() override { inner_->abort(); }
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> inner_;
+  Wait wait_;
+};
+
+/// Gloo, with messages that end when their connection does, and at the group's time-out, which Gloo
+/// by itself takes for collectives alone.
+class WatchedGloo : public ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  // Who waits may hold the watch longer than this lives.
+  ~WatchedGloo() override {
+    if (watch_) watch_->stop();
+  }
+
+  void watch(std::shared_ptr<const SocketHandles> sockets) {
+    watch_ = std::make_shared<MessageWatch>(std::move(sockets),
+                                            [this](int connection) { return is_lost(connection); });
+  }
+
+  WorkPtr send(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    return watched(ProcessGroupGloo::send(tensors, peer, tag), peer, tag);
+  }
+
+  WorkPtr recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    return watched(ProcessGroupGloo::recv(tensors, peer, tag), peer, tag);
+  }
+
+ private:
+  // Tags decide on which of several interfaces a message travels.
+  int interfaces() const { return static_cast<int>(options_->devices.size()); }
+
+  WorkPtr watched(WorkPtr work, int peer, int tag) {
+    const auto wait = [watch = std::weak_ptr(watch_), options = options_,
+                       connection = peer * interfaces() + tag % interfaces()](
+                          c10d::Work& inner, std::chrono::milliseconds timeout) {
+      if (timeout == kNoTimeout) timeout = options->timeout;
+      const auto watching = watch.lock();
+      return watching ? watching->wait(inner, connection, timeout) : inner.wait(timeout);
+    };
+    return c10::make_intrusive<WatchedWork>(std::move(work), getRank(), wait);
+  }
+
+  // A pair that has failed refuses what is sent next; one that has not keeps an empty message,
+  // which nobody receives.
+  bool is_lost(int connection) {
+    const int interface = connection % interfaces();
+    const int tag =
+        kFirstProbeTag + (interface - kFirstProbeTag % interfaces() + interfaces()) % interfaces();
+    std::vector<at::Tensor> nothing{at::empty({0}, at::kByte)};
+    try {
+      ProcessGroupGloo::send(nothing, connection / interfaces(), tag);
+    } catch (const std::exception&) {
+      return true;
+    }
+    return false;
+  }
+
+  std::shared_ptr<MessageWatch> watch_;
+};
 
 // GLOO_SOCKET_IFNAME may name several interfaces, separated by commas, as in Python.
 std::vector<std::shared_ptr<gloo::transport::Device>> make_devices(bool one_machine) {
@@ -56,8 +140,8 @@ GlooBackend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const GlooOp
   ignore_broken_pipes();
   const auto before = SocketHandles::Snapshot::take();
 
-  auto gloo = c10::make_intrusive<ProcessGroupGloo>(store, options.rank, options.size,
-                                                    gloo_options(options));
+  auto gloo =
+      c10::make_intrusive<WatchedGloo>(store, options.rank, options.size, gloo_options(options));
   gloo->setTimeout(options.timeout);
   gloo->setSequenceNumberForGroup();
   GlooBackend result{.backend = gloo, .bare = gloo, .sockets = nullptr};
@@ -73,6 +157,7 @@ GlooBackend make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const GlooOp
   }
   result.sockets =
       std::make_shared<SocketHandles>(SocketHandles::opened_since(before, options.store_port));
+  gloo->watch(result.sockets);
   return result;
 }
 

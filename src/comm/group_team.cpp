@@ -55,8 +55,7 @@ void GroupTeam::poison() {
 }
 
 bool GroupTeam::has_mail_with(int peer) const {
-  return mail_ && peer != rank() && peer >= 0 && peer < size() &&
-         options_.layout.machine_of[static_cast<std::size_t>(peer)] == machine();
+  return mail_ && peer != rank() && peer >= 0 && peer < size() && is_here(peer);
 }
 
 GroupTeam::WorkPtr GroupTeam::send(const void* data, std::size_t bytes, int peer, int tag) {
@@ -207,9 +206,8 @@ void GroupTeam::all_gather(ConstBytes input, const std::vector<void*>& outputs) 
 }
 
 void GroupTeam::gather_blocks(ConstBytes input, const std::vector<void*>& outputs) {
-  const int first = options_.layout.leader(machine());
   if (here_) {
-    const auto begin = outputs.begin() + first;
+    const auto begin = outputs.begin() + first_here();
     here_->all_gather(input, {begin, begin + here_->size()});
   } else if (input.size > 0) {
     std::memmove(outputs[static_cast<std::size_t>(rank())], input.data, input.size);
@@ -261,22 +259,6 @@ void GroupTeam::exchange_blocks(std::size_t offset, std::size_t bytes,
     each_part(from, [&](std::byte* out, std::byte* part) { std::memcpy(out, part, bytes); });
   }
   for (const auto& work : sent) await(work);
-}
-
-void GroupTeam::gather(ConstBytes input, const std::vector<void*>& outputs, int root) {
-  LOCKSTEP_CHECK(one_machine(), size());
-  here_->gather(input, outputs, root);
-}
-
-void GroupTeam::scatter(const std::vector<const void*>& inputs, Bytes output, int root) {
-  LOCKSTEP_CHECK(one_machine(), size());
-  here_->scatter(inputs, output, root);
-}
-
-void GroupTeam::all_to_all(const std::vector<ConstBytes>& inputs,
-                           const std::vector<Bytes>& outputs) {
-  LOCKSTEP_CHECK(one_machine(), size());
-  here_->all_to_all(inputs, outputs);
 }
 
 }  // namespace lockstep

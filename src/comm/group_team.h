@@ -56,8 +56,6 @@ class GroupTeam {
                       const ReduceSpec& spec);
   void broadcast(Bytes data, int root);
   void all_gather(ConstBytes input, const std::vector<void*>& outputs);
-
-  // Between machines these would save nothing: Gloo does them as well.
   void gather(ConstBytes input, const std::vector<void*>& outputs, int root);
   void scatter(const std::vector<const void*>& inputs, Bytes output, int root);
   void all_to_all(const std::vector<ConstBytes>& inputs, const std::vector<Bytes>& outputs);
@@ -71,7 +69,7 @@ class GroupTeam {
   /// Its number among the ranks of its machine.
   int place_of(int peer) const { return options_.layout.place(peer); }
   /// The group's rank that has this number on this rank's machine.
-  int rank_at(int place) const { return options_.layout.leader(machine()) + place; }
+  int rank_at(int place) const { return first_here() + place; }
 
   void set_busy_core(bool busy);
   void set_timeout(std::chrono::milliseconds timeout);
@@ -80,6 +78,7 @@ class GroupTeam {
  private:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   class ReduceStream;
+  class Mailing;
 
   /// Elements of all ranks that are combined, and who gets the result.
   struct Segment {
@@ -111,7 +110,11 @@ class GroupTeam {
   void exchange_blocks(std::size_t offset, std::size_t bytes, const std::vector<void*>& outputs);
 
   int machine() const { return options_.layout.machine_of[static_cast<std::size_t>(rank())]; }
-  bool leads() const { return options_.layout.leader(machine()) == rank(); }
+  int first_here() const { return options_.layout.leader(machine()); }
+  bool leads() const { return first_here() == rank(); }
+  bool is_here(int peer) const {
+    return options_.layout.machine_of[static_cast<std::size_t>(peer)] == machine();
+  }
   const std::vector<int>& ranks_of(int machine) const {
     return options_.layout.machines[static_cast<std::size_t>(machine)];
   }

@@ -16,6 +16,8 @@ inline constexpr int kBackendTeamTag = kFirstReservedTag + 2;
 inline constexpr int kOrderedTeamTag = kFirstReservedTag + 4;
 inline constexpr int kSharedTensorTag = kFirstReservedTag + 6;
 inline constexpr int kFirstReductionTag = kFirstReservedTag + 7;
+// Nobody receives them: they ask Gloo about a connection. As many as there may be interfaces.
+inline constexpr int kFirstProbeTag = kFirstReservedTag + (1 << 29) - (1 << 10);
 // From here on each call of a team has tags by what it does, so that those of ranks which call
 // different things never meet.
 inline constexpr int kFirstTeamCallTag = kFirstReservedTag + (1 << 29);

@@ -60,7 +60,7 @@ OrderedReduction::~OrderedReduction() {
 
 // Every reduction may use two tags, this one and the one after it.
 int OrderedReduction::next_tag() {
-  constexpr std::int64_t pairs = (kFirstTeamCallTag - kFirstReductionTag) / 2;
+  constexpr std::int64_t pairs = (kFirstProbeTag - kFirstReductionTag) / 2;
   return kFirstReductionTag + 2 * static_cast<int>(group_->ordered_sequence++ % pairs);
 }
 

@@ -61,18 +61,6 @@ bool fit_for_team(const GroupImpl& group) {
                              [&](int rank) { return group.peers->knows(rank); });
 }
 
-// Gloo does not know all types; what it only moves are rows of bytes.
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  if (!tensor.is_contiguous() || tensor.dim() == 0 || tensor.numel() == 0) return tensor;
-  return tensor.view({tensor.size(0), -1}).view(at::kByte);
-}
-
-std::vector<at::Tensor> all_as_bytes(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> result;
-  for (const auto& tensor : tensors) result.push_back(as_bytes(tensor));
-  return result;
-}
-
 std::vector<at::Tensor> joined(const std::vector<std::vector<at::Tensor>>& lists) {
   std::vector<at::Tensor> all;
   for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -177,12 +165,6 @@ ShmWorkPtr ShmBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
 
 ShmWorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::GatherOptions& options) {
-  if (!team_->one_machine()) {
-    std::vector<Tensors> to;
-    for (const auto& list : outputs) to.push_back(all_as_bytes(list));
-    Tensors from = all_as_bytes(inputs);
-    return gloo_->gather(to, from, options);
-  }
   const Tensors gathered = outputs.empty() ? Tensors{} : outputs[0];
   return run({c10d::OpType::GATHER, "shm:gather", options.asyncOp}, gathered,
              shm_operation::gather(gathered, inputs.at(0), static_cast<int>(options.rootRank)));
@@ -190,12 +172,6 @@ ShmWorkPtr ShmBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 ShmWorkPtr ShmBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                const c10d::ScatterOptions& options) {
-  if (!team_->one_machine()) {
-    std::vector<Tensors> from;
-    for (const auto& list : inputs) from.push_back(all_as_bytes(list));
-    Tensors to = all_as_bytes(outputs);
-    return gloo_->scatter(to, from, options);
-  }
   const Tensors sent = inputs.empty() ? Tensors{} : inputs[0];
   return run({c10d::OpType::SCATTER, "shm:scatter", options.asyncOp}, outputs,
              shm_operation::scatter(outputs.at(0), sent, static_cast<int>(options.rootRank)));
@@ -227,10 +203,6 @@ ShmWorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_splits,
                                      std::vector<int64_t>& input_splits,
                                      const c10d::AllToAllOptions& options) {
-  if (!team_->one_machine()) {
-    at::Tensor to = as_bytes(output), from = as_bytes(input);
-    return gloo_->alltoall_base(to, from, output_splits, input_splits, options);
-  }
   const auto to = shm_operation::split("all_to_all_single", output, getSize(), output_splits);
   const auto from = shm_operation::split("all_to_all_single", input, getSize(), input_splits);
   return run({c10d::OpType::ALLTOALL_BASE, "shm:all_to_all", options.asyncOp}, {output},
@@ -239,7 +211,6 @@ ShmWorkPtr ShmBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 ShmWorkPtr ShmBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                 const c10d::AllToAllOptions& options) {
-  if (!team_->one_machine()) return gloo_->alltoall(outputs, inputs, options);
   return run({c10d::OpType::ALLTOALL, "shm:all_to_all", options.asyncOp}, outputs,
              shm_operation::all_to_all(outputs, inputs));
 }

@@ -22,8 +22,7 @@ namespace lockstep {
 /// (asyncOp = false) on its own thread, the others on one thread of the backend, so that several
 /// can be in flight. Reductions are in rank order whatever the sizes (docs/determinism.md). Tensors
 /// that are not contiguous are copied. Messages between two ranks of a machine go through memory,
-/// too, independently of all that. Sparse tensors go over Gloo, as do messages to other machines
-/// and what has to reach each of them in any case (gather, scatter, all-to-all).
+/// too, independently of all that. Sparse tensors go over Gloo, as do messages to other machines.
 class ShmBackend : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;

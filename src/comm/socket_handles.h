@@ -44,6 +44,7 @@ class SocketHandles {
   void end() const;
 
   std::size_t size() const { return descriptors_.size(); }
+  const std::vector<int>& descriptors() const { return descriptors_; }
 
  private:
   std::vector<int> descriptors_;

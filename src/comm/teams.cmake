@@ -3,6 +3,7 @@ target_sources(lockstep PRIVATE
   comm/group_team.cpp
   comm/group_team_accord.cpp
   comm/group_team_reduce.cpp
+  comm/group_team_spread.cpp
   comm/ordered_reduction.cpp
   comm/ordered_sparse.cpp
   comm/ordered_sum.cpp
@@ -20,4 +21,4 @@ _lockstep_compile_together(exchange comm/ordered_sparse.cpp comm/shm_backend.cpp
                            comm/small_values.cpp
                            comm/segment_agreement.cpp comm/shared_tensors.cpp)
 _lockstep_compile_together(teams comm/group_team.cpp comm/group_team_accord.cpp
-                           comm/group_team_reduce.cpp comm/shm_channel.cpp)
+                           comm/group_team_reduce.cpp comm/group_team_spread.cpp comm/shm_channel.cpp)
