@@ -155,9 +155,10 @@ RANKS_TEST(PeerCopies, four_ranks_keep_what_the_next_has_over_gloo, 4) {
   expect_copies_keep_up_in_all_ways({.backend = "gloo"});
 }
 
+namespace {
+
 // The width that leaves some ranks without a part, too.
-RANKS_TEST_WITH(PeerCopies, four_ranks_on_two_machines_keep_what_the_other_machine_has,
-                {.count = 4, .machines = 2}) {
+void expect_copies_keep_up_on_machines() {
   World world = init();
   torch::set_num_threads(1);
   const ShardedOptions options{.units = {"blocks.*"}, .peer_copies = true};
@@ -165,6 +166,17 @@ RANKS_TEST_WITH(PeerCopies, four_ranks_on_two_machines_keep_what_the_other_machi
     expect_copies_keep_up(world, {.options = options, .width = width, .distance = 2},
                           concat("width ", width));
   }
+}
+
+}  // namespace
+
+RANKS_TEST_WITH(PeerCopies, four_ranks_on_two_machines_keep_what_the_other_machine_has,
+                {.count = 4, .machines = 2}) {
+  expect_copies_keep_up_on_machines();
+}
+RANKS_TEST_WITH(PeerCopies, six_ranks_on_three_machines_keep_what_the_next_machine_has,
+                {.count = 6, .machines = 3}) {
+  expect_copies_keep_up_on_machines();
 }
 
 RANKS_TEST(PeerCopies, a_step_sends_the_gradients_of_a_part_and_holds_those_of_two, 3) {
