@@ -14,13 +14,18 @@ class World;
 enum class StopCause { none = 0, time_limit = 1, launcher = 2, signal = 3 };
 
 /// Notices that this process is asked to stop: SIGTERM or SIGUSR1 (what clusters send before they
-/// take a node away), a request of the launcher, a limit of time.
+/// take a node away), Ctrl-C, a request of the launcher, a limit of time.
 ///
-/// While it lives, the two signals do not end the process. A handler that the program installed
-/// itself is left alone. At most one at a time.
+/// While it lives, the signals do not end the process, but for a second Ctrl-C. A handler that the
+/// program installed itself is left alone. At most one at a time.
 class StopWatch {
  public:
-  StopWatch(const World& world, std::optional<std::chrono::milliseconds> time_limit);
+  struct Options {
+    std::optional<std::chrono::milliseconds> time_limit;
+    bool heeds_interrupt = false;  // SIGINT, too: there is something to save
+  };
+
+  StopWatch(const World& world, const Options& options);
   StopWatch(const StopWatch&) = delete;
   StopWatch& operator=(const StopWatch&) = delete;
   ~StopWatch();
@@ -38,7 +43,7 @@ class StopWatch {
     bool installed = false;
     struct sigaction before = {};
   };
-  std::array<Replaced, 2> replaced_;
+  std::array<Replaced, 3> replaced_;
 };
 
 }  // namespace lockstep

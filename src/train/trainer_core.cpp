@@ -60,7 +60,9 @@ TrainerCore::TrainerCore(World& world, TrainingTask& task, EvaluationTask* evalu
       evaluation_(evaluation),
       options_(options),
       module_(task.module()),
-      stop_(world, options.time_limit),
+      stop_(world,
+            {.time_limit = options.time_limit,
+             .heeds_interrupt = !options.snapshots.enabled || !chosen_directory(options).empty()}),
       directory_(chosen_directory(options)),
       clock_(world.device()),
       curves_(

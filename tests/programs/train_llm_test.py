@@ -188,16 +188,17 @@ class Ranks(Case):
 
     @unittest.skipUnless(ALL, "takes long")
     def test_a_signal_saves_and_ends_with_75(self):
-        process = self.start("-e", "stopped", "-d", "data.jsonl", *SMALL, "--num-epochs", "1000000", ranks=2)
-        for line in process.stdout:
-            if line.startswith("step 20"):
-                break
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=LIMIT)
-        self.assertEqual(process.returncode, 75, out + err)
-        step = int(os.readlink(self.run_folder("stopped") / "snapshots" / "latest").split("_")[1])
-        out, _ = self.train("stopped", "--max-steps", step + 10, ranks=2)
-        self.assertIn(f"trained 10 steps", out)
+        for name, number in (("stopped", signal.SIGTERM), ("interrupted", signal.SIGINT)):
+            process = self.start("-e", name, "-d", "data.jsonl", *SMALL, "--num-epochs", "1000000", ranks=2)
+            for line in process.stdout:
+                if line.startswith("step 20"):
+                    break
+            process.send_signal(number)
+            out, err = process.communicate(timeout=LIMIT)
+            self.assertEqual(process.returncode, 75, out + err)
+            step = int(os.readlink(self.run_folder(name) / "snapshots" / "latest").split("_")[1])
+            out, _ = self.train(name, "--max-steps", step + 10, ranks=2)
+            self.assertIn(f"trained 10 steps", out)
 
     @unittest.skipUnless(ALL, "takes long")
     def test_every_precision_trains(self):

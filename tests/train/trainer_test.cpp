@@ -448,8 +448,10 @@ RANKS_TEST(Trainer, a_signal_at_one_rank_stops_all_and_the_run_can_be_resumed, 2
   World world = init();
   struct Signaller : Callback {
     void on_step(const StepReport& report) override {
-      if (report.step == 3 && lockstep::testing::this_rank() == 1) std::raise(SIGUSR1);
+      if (report.step == at_step && lockstep::testing::this_rank() == 1) std::raise(number);
     }
+    int number = SIGUSR1;
+    std::int64_t at_step = 3;
   };
   const auto train = [&](TrainerOptions options) {
     auto model = new_model();
@@ -461,9 +463,19 @@ RANKS_TEST(Trainer, a_signal_at_one_rank_stops_all_and_the_run_can_be_resumed, 2
     return std::pair(model, result);
   };
   EXPECT_THROW(train({.callbacks = {std::make_shared<Signaller>()}}), Preempted);
+  const auto interrupter = std::make_shared<Signaller>();
+  interrupter->number = SIGINT;
+  interrupter->at_step = 100;
+  try {
+    train({.callbacks = {interrupter}});
+    ADD_FAILURE() << "it was not interrupted";
+  } catch (const Preempted& preempted) {
+    const std::string by = world.rank() == 1 ? "stopped by Ctrl-C" : "stopped by another rank's";
+    EXPECT_NE(std::string(preempted.what()).find(by), std::string::npos) << preempted.what();
+  }
   const auto [model, result] = train({});
   EXPECT_EQ(result.reason, StopReason::finished);
-  EXPECT_GE(result.resumed_from, 3);
+  EXPECT_GE(result.resumed_from, 100);
   EXPECT_LT(result.resumed_from, 64 * 20);
   world.barrier();
   if (world.rank() == 0) std::filesystem::remove_all(folder);
