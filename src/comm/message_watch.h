@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -62,6 +63,7 @@ class MessageWatch {
 
   std::mutex mutex_;
   std::list<Waiter> waiters_;
+  std::vector<int> ended_;                     // sockets of connections
   std::optional<Clock::time_point> ended_at_;  // when the last of the ended connections did
   std::map<int, Clock::time_point> ask_at_;    // later than soon after that
   std::set<int> lost_;
