@@ -212,6 +212,20 @@ void DataParallelEngine::Impl::share_buckets() {
   }
 }
 
+// After the first backward the reducer knows in what order gradients come.
+void DataParallelEngine::Impl::rebuild_buckets() {
+  if (!reducer->rebuild_buckets()) return;
+  share_buckets();
+  homes.reset();
+}
+
+// Without a hook the reducer divides, and its bits would depend on where it finds a gradient.
+void DataParallelEngine::Impl::open_homes() {
+  if (!hook_registered || !options.gradient_as_bucket_view || !device().is_cpu()) return;
+  if (!homes) homes = std::make_unique<GradientHomes>(*reducer);
+  homes->set_open(require_backward_grad_sync);
+}
+
 // A backward that finds no gradients leaves tensors of its own, which a backward that is reduced
 // puts into the buckets at once. Those of several backwards are added in the buckets from the
 // beginning: otherwise there would be two sets of gradients meanwhile. Where parameters may be
@@ -222,21 +236,9 @@ void DataParallelEngine::Impl::add_up_in_buckets() {
   const auto has_gradient = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
   if (std::ranges::all_of(parameters, has_gradient)) return;  // all but the first of several
   const at::NoGradGuard no_grad;
-  for (auto& bucket : reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
-    const at::Tensor& buffer = bucket.getBuffer();
-    if (!buffer.defined() || buffer.is_sparse()) continue;
-    const std::vector<at::Tensor> views = bucket.getGradients();
-    std::vector<at::Tensor> of_bucket = bucket.getParameters();
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      at::Tensor& parameter = of_bucket[i];
-      if (parameter.grad().defined()) continue;
-      at::Tensor view = views[i];
-      if (parameter.is_non_overlapping_and_dense()) {  // the reducer lays it out like the parameter
-        view = view.as_strided(parameter.sizes(), parameter.strides(), view.storage_offset());
-      }
-      parameter.mutable_grad() = view.zero_();
-    }
-  }
+  visit_bucket_places(*reducer, [](at::Tensor& parameter, const at::Tensor& place) {
+    if (!parameter.grad().defined()) parameter.mutable_grad() = place.zero_();
+  });
 }
 
 void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& inputs) {
@@ -259,8 +261,11 @@ void DataParallelEngine::before_forward(const std::vector<const at::Tensor*>& in
     self.reducer->prepare_for_forward();
   }
   if (self.joining) self.announce_presence();
-  if (gradients && self.reducer->rebuild_buckets()) self.share_buckets();
-  if (gradients && !self.require_backward_grad_sync) self.add_up_in_buckets();
+  if (gradients) {
+    self.rebuild_buckets();
+    self.open_homes();
+    if (!self.require_backward_grad_sync) self.add_up_in_buckets();
+  }
   if (self.syncs_buffers()) self.sync_buffers(self.joining ? self.agree_on_rank(true) : 0);
   if (self.joining) self.announce_sync(self.require_backward_grad_sync);
 }

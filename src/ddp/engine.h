@@ -12,6 +12,7 @@
 
 #include "comm/group_impl.h"
 #include "comm/ordered_reduction.h"
+#include "ddp/gradient_homes.h"
 #include "ddp/module_walk.h"
 #include "lockstep/compression.h"
 #include "lockstep/ddp.h"
@@ -66,6 +67,7 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   // The logger holds the reducer and must go first.
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
+  std::unique_ptr<GradientHomes> homes;  // in the reducer's buckets
 
   void set_up();
   Reduction chosen_reduction() const;
@@ -77,6 +79,8 @@ struct DataParallelEngine::Impl : std::enable_shared_from_this<DataParallelEngin
   at::Device device() const { return parameters.front().device(); }
 
   void share_buckets();
+  void rebuild_buckets();
+  void open_homes();
   void add_up_in_buckets();
   void sync_buffers(int source);
   bool syncs_buffers() const;

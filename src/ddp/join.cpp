@@ -63,7 +63,7 @@ void DataParallelEngine::Impl::announce_sync(bool sync) {
 
 // What this rank, out of input, owes the others for one of their steps.
 void DataParallelEngine::Impl::shadow_one_step() {
-  reducer->rebuild_buckets();
+  rebuild_buckets();
   if (syncs_buffers()) sync_buffers(agree_on_rank(false));
   const bool sync =
       sum_over_ranks(*group, at::zeros({1}, at::TensorOptions().device(device()))) > 0;

@@ -126,6 +126,28 @@ RANKS_TEST(Join, a_rank_without_input_adds_up_its_shard_with_the_others_divisor,
       {.divide_by_initial_world_size = false});
 }
 
+RANKS_TEST(Join, buckets_are_shared_while_a_rank_has_no_input_and_after, 2) {
+  World world = init();
+  torch::nn::Linear model(300, 300);  // its bucket moves to shared memory with the second step
+  DistributedDataParallel ddp(world, model, {.reduction = Reduction::ordered});
+  const auto gradients_after = [&](double value) {
+    ddp.zero_grad();
+    ddp(torch::full({1, 300}, value)).sum().backward();
+    return model->weight.grad();
+  };
+  ddp.join(
+      [&] {
+        for (int step = 0; step < 1 + 2 * world.rank(); ++step) {
+          EXPECT_TRUE(equal_bits(gradients_after(2), torch::full({300, 300}, 2.0))) << step;
+        }
+      },
+      {.divide_by_initial_world_size = false});
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor mean = gradients_after(world.rank() + 1);
+    EXPECT_TRUE(equal_bits(mean, torch::full({300, 300}, 1.5))) << step;
+  }
+}
+
 RANKS_TEST(Join, accumulation_and_unused_parameters_are_shadowed_too, 2) {
   World world = init();
   auto model = std::make_shared<Branches>();
