@@ -27,21 +27,39 @@ struct Case {
   std::function<void(ProcessGroup&)> call;
 };
 
-std::vector<Case> make_cases(ProcessGroup& owner) {
+// Sums grow with every call, so now and then they begin again. Their data is normally distributed
+// at any time: what packs or compresses it shall get no easier task than gradients are.
+std::function<void(ProcessGroup&)> repeated_sum(const at::Tensor& data) {
+  constexpr int kCallsAtMost = 32;  // 8 ranks: 2^96 times what it was
+  data.normal_(0, 1e-3);
+  return [data, first = data.clone(), calls = 0](ProcessGroup& group) mutable {
+    if (calls++ % kCallsAtMost == 0) data.copy_(first);
+    group.all_reduce(data);
+  };
+}
+
+struct Options {
+  int rounds = 1;
+  double seconds = 0.2;  // of measuring a case in a round
+  std::string backend = "shm";
+  std::string link;  // the interface to other machines, whose bytes are counted
+};
+
+std::vector<Case> make_cases(ProcessGroup& owner, const Options& options) {
   const int ranks = owner.size();
   std::vector<Case> cases;
   for (const std::int64_t bytes :
        {std::int64_t{1} << 10, std::int64_t{1} << 20, std::int64_t{25} << 20}) {
-    const at::Tensor data = torch::ones({bytes / 4});
+    const at::Tensor data = torch::randn({bytes / 4});
     const auto add = [&](const char* name, std::function<void(ProcessGroup&)> call) {
       cases.push_back({name, bytes, std::move(call)});
     };
-    // Zeros stay finite however often they are added.
-    const at::Tensor zeros = torch::zeros({bytes / 4});
-    add("all_reduce", [zeros](ProcessGroup& group) { group.all_reduce(zeros); });
+    add("all_reduce", repeated_sum(torch::empty({bytes / 4})));
     // In memory that the ranks share already; to Gloo it is memory like any other.
-    const at::Tensor shared = owner.shared_empty_like(zeros).zero_();
-    add("all_reduce_shared", [shared](ProcessGroup& group) { group.all_reduce(shared); });
+    add("all_reduce_shared", repeated_sum(owner.shared_empty_like(data)));
+    if (!options.link.empty()) {
+      add("all_reduce_bfloat16", repeated_sum(torch::empty({bytes / 2}, torch::kBFloat16)));
+    }
     add("broadcast", [data](ProcessGroup& group) { group.broadcast(data); });
     const at::Tensor gathered = torch::empty({bytes / 4 * ranks});
     add("all_gather", [=](ProcessGroup& group) { group.all_gather_into_tensor(gathered, data); });
@@ -71,13 +89,6 @@ double seconds_of(ProcessGroup& group, const Case& each, int calls) {
   for (int i = 0; i < calls; ++i) each.call(group);
   return std::chrono::duration<double>(Clock::now() - start).count() / calls;
 }
-
-struct Options {
-  int rounds = 1;
-  double seconds = 0.2;  // of measuring a case in a round
-  std::string backend = "shm";
-  std::string link;  // the interface to other machines, whose bytes are counted
-};
 
 struct Measured {
   double seconds = 0;  // per call
@@ -111,7 +122,8 @@ void run(const Options& options) {
   std::vector<int> everyone(static_cast<std::size_t>(world.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
   ProcessGroup gloo = world.new_group({.ranks = everyone, .backend = "gloo"});
-  const std::vector<Case> cases = make_cases(world.group());
+  torch::manual_seed(world.rank());
+  const std::vector<Case> cases = make_cases(world.group(), options);
   for (int round = 0; round < options.rounds; ++round) {
     for (const Case& each : cases) {
       const Measured on_gloo = measure(gloo, each, options);

@@ -66,7 +66,7 @@ class GroupTeam::ReduceStream {
     for (const auto& slot : slots_) {
       if (slot.sent) team_.await(slot.sent);
     }
-    for (const auto& work : sent_) team_.await(work);
+    for (const auto& each : sent_) team_.await(each);
   }
 
  private:
@@ -74,7 +74,7 @@ class GroupTeam::ReduceStream {
   using Chunk = Segment;
   // A leader's sums, until they have been sent.
   struct Slot {
-    WorkPtr sent;
+    SendingPtr sent;
   };
   static constexpr std::size_t kSlots = 4;
 
@@ -156,21 +156,30 @@ class GroupTeam::ReduceStream {
       hand_out(index, sums);
       return;
     }
-    if (leads_)
-      slot.sent = team_.send(sums, wide_bytes(chunk), leader(machine_ + 1), forward_tag());
-    if (chunk.root == kEveryone && leads_) {
-      results_[index] =
-          team_.receive(chunk.out, own_bytes(chunk), leader(machine_ + 1), result_tag());
-    } else if (chunk.root == team_.rank()) {
-      results_[index] = team_.receive(chunk.out, own_bytes(chunk), last_leader(), result_tag());
+    if (leads_) {
+      slot.sent = team_.send_piece({sums, wide_bytes(chunk), wide_.type}, leader(machine_ + 1),
+                                   forward_tag());
     }
+    if (chunk.root == kEveryone && leads_) {
+      results_[index] = result_from(leader(machine_ + 1), chunk);
+    } else if (chunk.root == team_.rank()) {
+      results_[index] = result_from(last_leader(), chunk);
+    }
+  }
+
+  Receiving result_from(int peer, const Chunk& chunk) {
+    return team_.receive_piece({chunk.out, own_bytes(chunk)}, peer, result_tag());
+  }
+
+  SendingPtr send_result(const void* result, const Chunk& chunk, int peer) {
+    return team_.send_piece({result, own_bytes(chunk), type_}, peer, result_tag());
   }
 
   // The leader is the first rank of its machine: what came goes before its own elements.
   void fold_into_what_came(std::size_t index, std::byte* sums) {
     for (; asked_ < std::min(chunks_.size(), index + kTeamAhead); ++asked_) {
-      coming_.push_back(team_.receive(coming_memory(asked_), wide_bytes(chunks_[asked_]),
-                                      leader(machine_ - 1), forward_tag()));
+      coming_.push_back(team_.receive_piece({coming_memory(asked_), wide_bytes(chunks_[asked_])},
+                                            leader(machine_ - 1), forward_tag()));
     }
     const Chunk& chunk = chunks_[index];
     team_.await(coming_.front());
@@ -204,7 +213,7 @@ class GroupTeam::ReduceStream {
     if (chunk.out != nullptr) store(chunk, sums, chunk.out);
     if (!leads_ || root_is_here(chunk)) return;
     if (chunk.root == kEveryone) {
-      sent_.push_back(team_.send(chunk.out, own_bytes(chunk), leader(machine_ - 1), result_tag()));
+      sent_.push_back(send_result(chunk.out, chunk, leader(machine_ - 1)));
       return;
     }
     const void* result = sums;
@@ -212,18 +221,17 @@ class GroupTeam::ReduceStream {
       store(chunk, sums, narrow_memory(index));
       result = narrow_memory(index);
     }
-    slots_[index % kSlots].sent = team_.send(result, own_bytes(chunk), chunk.root, result_tag());
+    slots_[index % kSlots].sent = send_result(result, chunk, chunk.root);
   }
 
   // On the machines before it.
   void deliver(std::size_t index) {
     if (last_) return;
     const Chunk& chunk = chunks_[index];
-    if (results_[index]) team_.await(results_[index]);
-    results_[index].reset();
+    if (results_[index].work) team_.await(results_[index]);
     if (chunk.root != kEveryone) return;
     if (leads_ && machine_ > 0) {
-      sent_.push_back(team_.send(chunk.out, own_bytes(chunk), leader(machine_ - 1), result_tag()));
+      sent_.push_back(send_result(chunk.out, chunk, leader(machine_ - 1)));
     }
     if (team_.here_) team_.here_->broadcast({.data = chunk.out, .size = own_bytes(chunk)}, 0);
   }
@@ -237,10 +245,10 @@ class GroupTeam::ReduceStream {
   std::size_t lag_ = 0;    // chunks between folding and delivering
   std::vector<Chunk> chunks_;
   std::size_t asked_ = 0;  // chunks for which sums are expected, in coming_
-  std::deque<WorkPtr> coming_;
+  std::deque<Receiving> coming_;
   std::vector<Slot> slots_;
-  std::vector<WorkPtr> results_;  // of receives, by chunk
-  std::vector<WorkPtr> sent_;
+  std::vector<Receiving> results_;  // by chunk
+  std::vector<SendingPtr> sent_;
 };
 
 void GroupTeam::reduce_segments(const std::vector<Segment>& segments, const ReduceSpec& spec) {

@@ -2,6 +2,7 @@
 target_sources(lockstep PRIVATE
   comm/group_team.cpp
   comm/group_team_accord.cpp
+  comm/group_team_gather.cpp
   comm/group_team_reduce.cpp
   comm/group_team_spread.cpp
   comm/ordered_reduction.cpp
@@ -15,10 +16,12 @@ target_sources(lockstep PRIVATE
   comm/shm_formation.cpp
   comm/shm_message.cpp
   comm/shm_ring.cpp
-  comm/shm_tensors.cpp)
+  comm/shm_tensors.cpp
+  comm/team_wire.cpp)
 _lockstep_compile_together(exchange comm/ordered_sparse.cpp comm/shm_backend.cpp
                            comm/shm_formation.cpp comm/shm_message.cpp comm/shm_tensors.cpp
                            comm/small_values.cpp
                            comm/segment_agreement.cpp comm/shared_tensors.cpp)
 _lockstep_compile_together(teams comm/group_team.cpp comm/group_team_accord.cpp
-                           comm/group_team_reduce.cpp comm/group_team_spread.cpp comm/shm_channel.cpp)
+                           comm/group_team_gather.cpp comm/group_team_reduce.cpp comm/group_team_spread.cpp comm/shm_channel.cpp
+                           comm/team_wire.cpp)

@@ -5,6 +5,7 @@ lockstep_layer(shm LIBRARIES lockstep::core SOURCES
   shm/mail_move.cpp
   shm/pack.cpp
   shm/pack_avx2.cpp
+  shm/pack_pace.cpp
   shm/pack_portable.cpp
   shm/reduce.cpp
   shm/reduce_avx2.cpp
