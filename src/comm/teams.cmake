@@ -23,5 +23,5 @@ _lockstep_compile_together(exchange comm/ordered_sparse.cpp comm/shm_backend.cpp
                            comm/small_values.cpp
                            comm/segment_agreement.cpp comm/shared_tensors.cpp)
 _lockstep_compile_together(teams comm/group_team.cpp comm/group_team_accord.cpp
-                           comm/group_team_gather.cpp comm/group_team_reduce.cpp comm/group_team_spread.cpp comm/shm_channel.cpp
-                           comm/team_wire.cpp)
+                           comm/group_team_gather.cpp comm/group_team_reduce.cpp
+                           comm/group_team_spread.cpp comm/shm_channel.cpp comm/team_wire.cpp)

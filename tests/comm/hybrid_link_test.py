@@ -25,13 +25,19 @@ def rank_environment(network, rank, machines=2, each=2, port=29511):
 
 
 class LinkTest(unittest.TestCase):
-    def test_each_machine_sends_a_tensor_once(self):
+    def count(self, wire):
+        """Tensors of SIZE bytes that each operation put on the link, both ways together."""
         if not Network.possible():
             self.skipTest("network namespaces need root and iproute2")
         network = Network(2)
-        self.addCleanup(network.close)
+        try:
+            return self.count_on(network, wire)
+        finally:
+            network.close()
+
+    def count_on(self, network, wire):
         ranks = [subprocess.Popen(network.command(rank // 2 + 1, JOB),
-                                  env=rank_environment(network, rank), text=True,
+                                  env=rank_environment(network, rank) | {"LOCKSTEP_WIRE": wire}, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                  for rank in range(4)]
         self.addCleanup(lambda: [rank.kill() for rank in ranks if rank.poll() is None])
@@ -40,7 +46,10 @@ class LinkTest(unittest.TestCase):
             self.assertEqual(rank.returncode, 0, errors)
         said = dict(line.split() for line in outputs[0][0].splitlines())
         self.assertEqual(said.pop("backend"), "hybrid")
-        tensors = {name: int(count) / SIZE for name, count in said.items()}
+        return {name: int(count) / SIZE for name, count in said.items()}
+
+    def test_each_machine_sends_a_tensor_once(self):
+        tensors = self.count("plain")
         # The sums go there, and the result comes back. The rest are headers and acknowledgements.
         overhead = 1.12
         for name, least in {"all_reduce": 2, "ordered": 2, "broadcast": 1}.items():
@@ -50,6 +59,13 @@ class LinkTest(unittest.TestCase):
         # connection to each side; shards that are added in rank order 4 halves each way.
         self.assertGreater(tensors["all_reduce_gloo"], 3 * 0.99, tensors)
         self.assertGreater(tensors["ordered_flat"], 4 * 0.99, tensors)
+
+    def test_packed_tensors_take_fewer_bytes(self):
+        plain, packed = self.count("plain"), self.count("packed")
+        for name, most in {"all_reduce_float32": 0.88, "broadcast_float32": 0.88,
+                           "all_reduce_bfloat16": 0.6, "broadcast_bfloat16": 0.75}.items():
+            self.assertLess(packed[name], plain[name] * most, (name, plain, packed))
+            self.assertGreater(packed[name], plain[name] * 0.4, (name, plain, packed))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // took on the link between the machines, as rank 0 sees it.
 #include <cstdlib>
 #include <iostream>
+#include <string>
 
 #include <torch/torch.h>
 
@@ -20,7 +21,7 @@ using lockstep::World;
 constexpr std::int64_t kCount = 1 << 20;  // of floats: 4 MiB
 
 template <typename Call>
-void count_bytes(World& world, const char* name, Call call) {
+void count_bytes(World& world, const std::string& name, Call call) {
   call();  // connections are made, ways agreed on
   world.barrier();
   const std::int64_t before = lockstep::testing::link_bytes("eth0");
@@ -54,6 +55,15 @@ void run() {
   count_bytes(world, "all_reduce_gloo", [&] { reduced(gloo); });
   count_bytes(world, "all_reduce", [&] { reduced(world.group()); });
   count_bytes(world, "broadcast", [&] { world.group().broadcast(tensor.clone()); });
+  torch::manual_seed(world.rank());
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor normal = torch::randn({kCount}).mul_(1e-3).to(type);
+    const std::string name = type == at::kFloat ? "float32" : "bfloat16";
+    const auto reduce = [&] { world.group().all_reduce(normal.clone()); };
+    const auto spread = [&] { world.group().broadcast(normal.clone()); };
+    count_bytes(world, "all_reduce_" + name, reduce);
+    count_bytes(world, "broadcast_" + name, spread);
+  }
   OrderedReduction by_machine(world.group().impl()), rank_by_rank(flat.impl());
   count_bytes(world, "ordered", [&] { mean(by_machine, tensor.clone()); });
   setenv("LOCKSTEP_SHM", "0", 1);
