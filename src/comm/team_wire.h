@@ -19,8 +19,9 @@ enum class WireMode { automatic, packed, plain };
 WireMode wire_mode_from_environment();
 
 /// How a rank's pieces of tensors travel to other machines: as they are, or packed. The sender
-/// decides, piece by piece, and nobody has to be told: a packed piece is shorter, so that a mark
-/// which the receiver has left at the end of its memory is still there when the message has come.
+/// decides, piece by piece, and nobody has to be told: a packed piece is shorter (Gloo takes a
+/// message that is smaller than the memory that waits for it), so that a mark which the receiver
+/// has left at the end of that memory is still there when the message has come.
 /// A mark is of 128 random bits, new ones for each piece; none will come by chance.
 ///
 /// Not thread-safe.
