@@ -44,7 +44,9 @@ bool TeamWire::packs(ElementType type, std::size_t bytes) const {
 std::size_t TeamWire::pack(ElementType type, const void* data, std::size_t bytes, void* out) {
   const auto start = processor_time();
   const std::size_t packed = packer_.pack(type, data, bytes, out);
-  if (packed > 0) pace_.packed(bytes, processor_time() - start);
+  if (packed > 0) {
+    pace_.packed({.bytes = bytes, .saved = bytes - packed, .taken = processor_time() - start});
+  }
   return packed;
 }
 

@@ -33,21 +33,24 @@ void PackPace::sent(std::size_t bytes, Seconds now) {
   }
 }
 
-void PackPace::packed(std::size_t bytes, Seconds taken) {
+void PackPace::packed(const Effort& effort) {
   constexpr double kNew = 0.1;
-  const double rate = static_cast<double>(bytes) / std::max(taken.count(), 1e-9);
-  packer_rate_ += kNew * (rate - packer_rate_);
-  packed_bytes_ += bytes;
+  const double rate = static_cast<double>(effort.saved) / std::max(effort.taken.count(), 1e-9);
+  saving_rate_ += kNew * (rate - saving_rate_);
+  packed_bytes_ += effort.bytes;
 }
 
 void PackPace::decide(Seconds now) {
   if (packing_) {
-    if (packed_bytes_ >= kLookAgain) packing_ = false;
+    packing_ = pays() && packed_bytes_ < kLookAgain;
     return;
   }
-  const double seconds = std::max((now - *since_).count(), 1e-9);
-  packing_ = static_cast<double>(window_) / seconds * kTimesFaster < packer_rate_;
+  link_rate_ = static_cast<double>(window_) / std::max((now - *since_).count(), 1e-9);
   packed_bytes_ = 0;
+  packing_ = pays();
+  // What was not worth it is tried again some day.
+  constexpr double kForgotten = 0.01;
+  saving_rate_ += kForgotten * (kUsualSaving - saving_rate_);
 }
 
 }  // namespace lockstep

@@ -20,7 +20,8 @@ class PacedLink {
     now_ += 3;  // someone is late
     for (int piece = 0; piece < pieces; ++piece) {
       if (pace_.packs()) {
-        pace_.packed(kPiece, PackPace::Seconds(kPiece / packer_));
+        pace_.packed(
+            {.bytes = kPiece, .saved = kPiece / 6, .taken = PackPace::Seconds(kPiece / packer_)});
         ++packed;
       }
       now_ += kPiece / rate_;
@@ -43,7 +44,7 @@ constexpr double kMega = 1e6;
 }  // namespace
 
 TEST(PackPace, slow_links_are_packed_for_and_fast_ones_not) {
-  PacedLink slow(117 * kMega, 2000 * kMega), fast(1200 * kMega, 2000 * kMega);
+  PacedLink slow(117 * kMega, 3000 * kMega), fast(400 * kMega, 3000 * kMega);
   EXPECT_EQ(slow.call(20, true), 0);  // the first call tells
   EXPECT_EQ(fast.call(20, true), 0);
   for (int call = 0; call < 20; ++call) {
@@ -53,24 +54,24 @@ TEST(PackPace, slow_links_are_packed_for_and_fast_ones_not) {
 }
 
 TEST(PackPace, a_long_call_is_judged_before_its_end) {
-  PacedLink slow(117 * kMega, 2000 * kMega);
+  PacedLink slow(117 * kMega, 3000 * kMega);
   EXPECT_GT(slow.call(100, false), 50);
 }
 
 TEST(PackPace, short_calls_without_an_answer_tell_nothing) {
-  PacedLink slow(117 * kMega, 2000 * kMega);
+  PacedLink slow(117 * kMega, 3000 * kMega);
   for (int call = 0; call < 20; ++call) EXPECT_EQ(slow.call(16, false), 0);
 }
 
 TEST(PackPace, a_slow_packer_is_not_used_for_long) {
-  PacedLink link(150 * kMega, 200 * kMega);
-  int last = 0;
-  for (int call = 0; call < 200; ++call) last = link.call(100, true);
-  EXPECT_EQ(last, 0);
+  PacedLink link(117 * kMega, 300 * kMega);
+  int packed = 0;
+  for (int call = 0; call < 400; ++call) packed += link.call(100, true);
+  EXPECT_LT(packed, 4'000);  // of 40,000
 }
 
 TEST(PackPace, a_link_that_got_faster_is_found_out) {
-  PacedLink link(117 * kMega, 2000 * kMega);
+  PacedLink link(117 * kMega, 3000 * kMega);
   link.call(100, true);
   EXPECT_EQ(link.call(100, true), 100);
   link.set_rate(2000 * kMega);
