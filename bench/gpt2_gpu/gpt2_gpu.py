@@ -35,7 +35,7 @@ def flops(model, batch, tokens):
 PARTS = [("products", ("nvjet", "gemm", "splitK", "cutlass")), ("attention", ("sdpa", "cudnn")),
          ("loss", ("CrossEntropy",)), ("norms", ("LayerNorm",)),
          ("bias sums, GELU's gradient, joining", ("sum_kernel", "finish_kernel")),
-         ("AdamW", ("multi_tensor_apply",)), ("casting of weights", ("cast_kernel",))]
+         ("AdamW", ("multi_tensor_apply", "adamw_kernel")), ("casting of weights", ("cast_kernel",))]
 
 
 def part_of(kernel):

@@ -1,6 +1,6 @@
 #include "kernels/adamw.h"
 
-#include <algorithm>
+#include <cmath>
 
 #include "kernels/device.cuh"
 
@@ -10,43 +10,113 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kNormBlocksPerMultiprocessor = 8;
 
-__device__ void step_one(float& weight, float& first, float& second, float gradient, float decay,
-                         const AdamWStep& step, const AdamWOptions& options) {
-  weight -= step.learning_rate * decay * weight;
-  first = first + (1.0f - options.beta1) * (gradient - first);
-  second = options.beta2 * second + (1.0f - options.beta2) * gradient * gradient;
-  const float denominator = sqrtf(second) / step.sqrt_bias_correction2 + options.epsilon;
-  weight -= step.learning_rate / step.bias_correction1 * first / denominator;
+// Four at a time, so that a warp reads and writes whole lines.
+constexpr int kFour = 4;
+constexpr int kFoursPerThread = 4;
+constexpr std::int64_t kPiece = std::int64_t{kThreads} * kFour * kFoursPerThread;
+// A launch takes its arguments by value, 32 KiB at most.
+constexpr int kPartsPerLaunch = 480;
+
+struct Parts {
+  AdamWPart parts[kPartsPerLaunch];
+  unsigned first_piece[kPartsPerLaunch];
+  int count;
+};
+
+// The options as the device computes with them.
+struct Rules {
+  float learning_rate, weight_decay, epsilon;
+  float beta2;
+  float rest1, rest2;  // 1 - beta, which a float's beta tells to four digits only
+  float log_beta1, log_beta2;
+  const float* learning_rate_on_device;
+  const float* gradient_scale;
+  const float* found_inf;
+};
+static_assert(sizeof(Parts) + sizeof(Rules) < 32764);
+
+// What a step's number makes of them.
+struct Factors {
+  float decay;      // of a weight
+  float step_size;  // of a first moment, over
+  float root;       // its second moment's root times this
+  float gradient_scale;
+};
+
+// 1 - beta^step, exact to the last digits also where the power is nearly 1.
+__device__ float correction(float log_beta, float step) {
+  return -expm1f(step * log_beta);
 }
 
-__global__ void adamw_kernel(AdamW update) {
-  const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kPack;
-  if (at >= update.count) return;
-  const AdamWStep step = *update.step;
-  const AdamWOptions& options = update.options;
-  if (at + kPack <= update.count) {
-    float weights[kPack], first[kPack], second[kPack], gradients[kPack];
-    load_floats(update.gradients + at, gradients);
-    load_floats(update.weights + at, weights);
-    load_floats(update.first_moments + at, first);
-    load_floats(update.second_moments + at, second);
+__device__ Factors factors_of(const Rules& rules, float step) {
+  const float rate = rules.learning_rate_on_device != nullptr ? *rules.learning_rate_on_device
+                                                              : rules.learning_rate;
+  return {.decay = rate * rules.weight_decay,
+          .step_size = rate / correction(rules.log_beta1, step),
+          .root = 1.0f / sqrtf(correction(rules.log_beta2, step)),
+          .gradient_scale = rules.gradient_scale != nullptr ? *rules.gradient_scale : 1.0f};
+}
+
+__device__ void step_one(float& weight, float& first, float& second, float gradient,
+                         const Rules& rules, const Factors& factors) {
+  gradient *= factors.gradient_scale;
+  weight -= factors.decay * weight;
+  first += rules.rest1 * (gradient - first);
+  second = rules.beta2 * second + rules.rest2 * gradient * gradient;
+  weight -= factors.step_size * first / (sqrtf(second) * factors.root + rules.epsilon);
+}
+
+struct alignas(16) Four {
+  float values[kFour];
+};
+struct alignas(8) FourOut {
+  Bf16 values[kFour];
+};
+
+__device__ void step_four(const AdamWPart& part, std::int64_t at, const Rules& rules,
+                          const Factors& factors) {
+  const Four gradients = *reinterpret_cast<const Four*>(part.gradients + at);
+  Four weights = *reinterpret_cast<const Four*>(part.weights + at);
+  Four first = *reinterpret_cast<const Four*>(part.first_moments + at);
+  Four second = *reinterpret_cast<const Four*>(part.second_moments + at);
+  FourOut out;
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) {
-      const float decay = at + j < update.decayed ? options.weight_decay : 0.0f;
-      step_one(weights[j], first[j], second[j], gradients[j] * step.gradient_scale, decay, step,
-               options);
-    }
-    store_floats(update.weights + at, weights);
-    store_floats(update.first_moments + at, first);
-    store_floats(update.second_moments + at, second);
-    store(update.out + at, pack(weights));
-    return;
+  for (int j = 0; j < kFour; ++j) {
+    step_one(weights.values[j], first.values[j], second.values[j], gradients.values[j], rules,
+             factors);
+    out.values[j] = to_bf16(weights.values[j]);
   }
-  for (std::int64_t i = at; i < update.count; ++i) {  // what is left of the last pack
-    const float decay = i < update.decayed ? options.weight_decay : 0.0f;
-    step_one(update.weights[i], update.first_moments[i], update.second_moments[i],
-             update.gradients[i] * step.gradient_scale, decay, step, options);
-    update.out[i] = to_bf16(update.weights[i]);
+  *reinterpret_cast<Four*>(part.weights + at) = weights;
+  *reinterpret_cast<Four*>(part.first_moments + at) = first;
+  *reinterpret_cast<Four*>(part.second_moments + at) = second;
+  if (part.out != nullptr) *reinterpret_cast<FourOut*>(part.out + at) = out;
+}
+
+// A block has a piece of one part, and looks for the part among all of them.
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(const __grid_constant__ Parts all, const __grid_constant__ Rules rules) {
+  if (rules.found_inf != nullptr && *rules.found_inf == 1.0f) return;
+  int low = 0, high = all.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (all.first_piece[middle] <= blockIdx.x ? low : high) = middle;
+  }
+  const AdamWPart& part = all.parts[low];
+  const Factors factors = factors_of(rules, *part.step);
+  const std::int64_t start =
+      (blockIdx.x - all.first_piece[low]) * kPiece + static_cast<std::int64_t>(threadIdx.x) * kFour;
+#pragma unroll
+  for (int i = 0; i < kFoursPerThread; ++i) {
+    const std::int64_t at = start + static_cast<std::int64_t>(i) * kThreads * kFour;
+    if (at + kFour <= part.count) {
+      step_four(part, at, rules, factors);
+      continue;
+    }
+    for (std::int64_t j = at; j < part.count; ++j) {  // what is left of the last four
+      step_one(part.weights[j], part.first_moments[j], part.second_moments[j], part.gradients[j],
+               rules, factors);
+      if (part.out != nullptr) part.out[j] = to_bf16(part.weights[j]);
+    }
   }
 }
 
@@ -71,14 +141,14 @@ __global__ void squares_kernel(const float* gradients, std::int64_t count, float
 }
 
 __global__ void norm_kernel(const float* partial, int blocks, float max_norm, float* norm,
-                            AdamWStep* step) {
+                            float* scale) {
   __shared__ float scratch[kThreads / kWarp];
   float sum = 0.0f;
   for (int at = threadIdx.x; at < blocks; at += kThreads) sum += partial[at];
   sum = block_sum(sum, scratch);
   if (threadIdx.x != 0) return;
   *norm = sqrtf(sum);
-  if (max_norm > 0.0f) step->gradient_scale = fminf(1.0f, max_norm / (*norm + 1e-6f));
+  if (max_norm > 0.0f) *scale = fminf(1.0f, max_norm / (*norm + 1e-6f));
 }
 
 int norm_blocks() {
@@ -87,12 +157,30 @@ int norm_blocks() {
 
 }  // namespace
 
-void adamw(const AdamW& update, Stream stream) {
-  require(update.count > 0, "adamw", "at least one element");
-  const std::int64_t packs = (update.count + kPack - 1) / kPack;
-  adamw_kernel<<<static_cast<unsigned>((packs + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      update);
-  check_launch("adamw");
+void adamw(const AdamWPart* parts, int count, const AdamWOptions& options, Stream stream) {
+  const Rules rules{.learning_rate = static_cast<float>(options.learning_rate),
+                    .weight_decay = static_cast<float>(options.weight_decay),
+                    .epsilon = static_cast<float>(options.epsilon),
+                    .beta2 = static_cast<float>(options.beta2),
+                    .rest1 = static_cast<float>(1.0 - options.beta1),
+                    .rest2 = static_cast<float>(1.0 - options.beta2),
+                    .log_beta1 = static_cast<float>(std::log(options.beta1)),
+                    .log_beta2 = static_cast<float>(std::log(options.beta2)),
+                    .learning_rate_on_device = options.learning_rate_on_device,
+                    .gradient_scale = options.gradient_scale,
+                    .found_inf = options.found_inf};
+  for (int done = 0; done < count;) {
+    Parts all;
+    unsigned pieces = 0;
+    for (all.count = 0; all.count < kPartsPerLaunch && done < count; ++done) {
+      if (parts[done].count == 0) continue;
+      all.parts[all.count] = parts[done];
+      all.first_piece[all.count++] = pieces;
+      pieces += static_cast<unsigned>((parts[done].count + kPiece - 1) / kPiece);
+    }
+    if (pieces > 0) adamw_kernel<<<pieces, kThreads, 0, stream>>>(all, rules);
+    check_launch("adamw");
+  }
 }
 
 std::int64_t global_norm_scratch() {
@@ -100,11 +188,11 @@ std::int64_t global_norm_scratch() {
 }
 
 void global_norm(const float* gradients, std::int64_t count, float max_norm, float* norm,
-                 AdamWStep* step, float* partial, Stream stream) {
+                 float* scale, float* partial, Stream stream) {
   require(count > 0, "global_norm", "at least one element");
   const int blocks = norm_blocks();
   squares_kernel<<<blocks, kThreads, 0, stream>>>(gradients, count, partial);
-  norm_kernel<<<1, kThreads, 0, stream>>>(partial, blocks, max_norm, norm, step);
+  norm_kernel<<<1, kThreads, 0, stream>>>(partial, blocks, max_norm, norm, scale);
   check_launch("global_norm");
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/stream.h"
+#include "kernels/unfinished_sums.h"
 
 namespace lockstep::kernels {
 
@@ -38,8 +38,8 @@ struct AttentionBiasGradient {
 };
 void attention_bias_gradient(const AttentionBiasGradient& pass, int rows, int width, Stream stream);
 
-/// out = gradient * the derivative of GELU's tanh form at `before`, and the column sums of that.
-/// `partial` is scratch of column_sum_scratch() floats.
+/// out = gradient * the derivative of GELU's tanh form at `before`, and the column sums of that,
+/// which are left to be finished. `partial` is scratch of column_sum_scratch() floats.
 struct GeluGradient {
   const Bf16* gradient = nullptr;
   const Bf16* before = nullptr;
@@ -47,6 +47,7 @@ struct GeluGradient {
   float* sums = nullptr;
   float* partial = nullptr;
 };
-void gelu_gradient(const GeluGradient& pass, int rows, int columns, Stream stream);
+[[nodiscard]] UnfinishedSums gelu_gradient(const GeluGradient& pass, int rows, int columns,
+                                           Stream stream);
 
 }  // namespace lockstep::kernels

@@ -22,6 +22,12 @@ constexpr int kFirstRuns = 3;
 constexpr float kHopeless = 1.2f;  // one that is this much slower than the best is not timed on
 constexpr std::size_t kFinalists = 6;
 constexpr int kFinalRuns = 15;
+// What takes this many milliseconds is run for so many at a time: a device at its power limit
+// lowers its clock within them, and the algorithm that needs least power is the fastest then.
+constexpr float kLong = 0.1f;
+constexpr float kHeatMs = 100.0f;
+constexpr float kHotMs = 30.0f;
+constexpr int kHotRounds = 3;
 
 std::string describe(const Product& product) {
   std::ostringstream text;
@@ -263,16 +269,18 @@ struct Gemm::State {
                       one_and_zero, stream);
   }
 
-  // Milliseconds of one run; infinite where the algorithm cannot be used.
+  // Milliseconds of one of so many runs; infinite where the algorithm cannot be used.
   float time(Plan& plan, const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-             Stream stream) {
+             Stream stream, int runs = 1) {
     float took = INFINITY;
     cudaEventRecord(begin, stream);
-    if (start(plan, product, algorithm, stream) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+    for (int i = 0; i < runs; ++i) {
+      if (start(plan, product, algorithm, stream) != CUBLAS_STATUS_SUCCESS) return INFINITY;
+    }
     cudaEventRecord(end, stream);
     if (cudaEventSynchronize(end) != cudaSuccess) return INFINITY;
     cudaEventElapsedTime(&took, begin, end);
-    return took;
+    return took / static_cast<float>(runs);
   }
 
   struct Candidate {
@@ -299,6 +307,22 @@ struct Gemm::State {
 
   // A device that has much to do changes its clock from one moment to the next: the best of the
   // first round take turns, and the sum of their times decides.
+  void final_round(Plan& plan, const Product& product, Stream stream,
+                   std::vector<Candidate>& candidates) {
+    const float least = candidates.front().took;
+    const bool is_long = least > kLong;
+    const int runs = is_long ? std::max(1, static_cast<int>(kHotMs / least)) : 1;
+    if (is_long) {
+      time(plan, product, candidates.front().algorithm, stream, static_cast<int>(kHeatMs / least));
+    }
+    for (Candidate& candidate : candidates) candidate.took = 0.0f;
+    for (int i = 0; i < (is_long ? kHotRounds : kFinalRuns); ++i) {
+      for (Candidate& candidate : candidates) {
+        candidate.took += time(plan, product, candidate.algorithm, stream, runs);
+      }
+    }
+  }
+
   cublasLtMatmulAlgo_t fastest(Plan& plan, const Product& product, Stream stream) {
     cudaDeviceSynchronize();  // what else runs would be measured, too
     std::vector<Candidate> candidates = first_round(plan, product, stream);
@@ -307,12 +331,7 @@ struct Gemm::State {
     }
     std::ranges::stable_sort(candidates, {}, &Candidate::took);
     candidates.resize(std::min(candidates.size(), kFinalists));
-    for (Candidate& candidate : candidates) candidate.took = 0.0f;
-    for (int i = 0; i < kFinalRuns; ++i) {
-      for (Candidate& candidate : candidates) {
-        candidate.took += time(plan, product, candidate.algorithm, stream);
-      }
-    }
+    final_round(plan, product, stream, candidates);
     return std::ranges::min_element(candidates, {}, &Candidate::took)->algorithm;
   }
 

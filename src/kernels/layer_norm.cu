@@ -270,7 +270,8 @@ std::int64_t layer_norm_backward_scratch(LayerNormShape shape) {
   return std::int64_t{kSumKinds} * backward_blocks(shape) * shape.columns;
 }
 
-void layer_norm_backward(const LayerNormBackward& pass, LayerNormShape shape, Stream stream) {
+UnfinishedSums layer_norm_backward(const LayerNormBackward& pass, LayerNormShape shape,
+                                   Stream stream) {
   check(shape, "layer_norm_backward");
   const int blocks = backward_blocks(shape);
   dispatch(warps_of(shape.columns), [&](auto warps) {
@@ -278,7 +279,11 @@ void layer_norm_backward(const LayerNormBackward& pass, LayerNormShape shape, St
     backward_kernel<kThreads><<<blocks, kThreads, 0, stream>>>(pass, shape.rows, shape.columns);
   });
   check_launch("layer_norm_backward");
-  finish_sums(pass.partial, {{pass.dgamma, pass.dbeta, pass.dbias}}, blocks, shape.columns, stream);
+  UnfinishedSums sums{.partial = pass.partial, .blocks = blocks, .columns = shape.columns};
+  sums.out[kGammaSums] = pass.dgamma;
+  sums.out[kBetaSums] = pass.dbeta;
+  sums.out[kBiasSums] = pass.dbias;
+  return sums;
 }
 
 }  // namespace lockstep::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/stream.h"
+#include "kernels/unfinished_sums.h"
 
 namespace lockstep::kernels {
 
@@ -32,7 +32,8 @@ void layer_norm_forward(const LayerNormForward& pass, LayerNormShape shape, Stre
 /// given. In the same pass over the rows: the gradients of gamma and beta, and the column sums of
 /// dx, which are the gradient of the bias that was added just before (null where there is none).
 ///
-/// `partial` is scratch of layer_norm_backward_scratch() floats. Sums are taken in an order that
+/// The sums are left to be finished. `partial` is scratch of layer_norm_backward_scratch() floats,
+/// until then. Sums are taken in an order that
 /// depends on the shape and the device only. dx may be `residual`'s memory.
 struct LayerNormBackward {
   const Bf16* dout = nullptr;
@@ -48,6 +49,7 @@ struct LayerNormBackward {
   float* partial = nullptr;
 };
 std::int64_t layer_norm_backward_scratch(LayerNormShape shape);
-void layer_norm_backward(const LayerNormBackward& pass, LayerNormShape shape, Stream stream);
+[[nodiscard]] UnfinishedSums layer_norm_backward(const LayerNormBackward& pass,
+                                                 LayerNormShape shape, Stream stream);
 
 }  // namespace lockstep::kernels

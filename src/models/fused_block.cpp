@@ -85,6 +85,7 @@ fused::Summed attention_gradient_through_aten(const at::Tensor& gradient,
 }
 
 // Through the projection of what attention gave, and attention itself, to queries, keys and values.
+// Their sums may be left to be done.
 fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGradients& middle,
                                  const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                  const FusedBlockState& state) {
@@ -103,12 +104,11 @@ fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGra
                                 .gradient = fused::bits(gradient),
                                 .qkv_gradient = fused::bits(rows)},
                                scratch.data_ptr(), fused::stream());
-  return {.rows = rows,
-          .sums = fused::attention_bias_gradient(rows, middle.bias, weights.projection)};
+  return {.rows = rows, .sums = {}};
 }
 
 // Through the second product and the GELU before it. A product's epilogue can do the latter, which
-// saves a pass over memory, where that is what takes the time.
+// saves a pass over memory, where that is what takes the time; the sums are then left to be done.
 fused::Summed inner_gradient(Gemm& gemm, const at::Tensor& gradient,
                              const FusedBlockWeights& weights, const FusedBlockState& state) {
   constexpr std::int64_t kFewRows = 16384;
@@ -118,7 +118,7 @@ fused::Summed inner_gradient(Gemm& gemm, const at::Tensor& gradient,
   }
   const at::Tensor before =
       fused::linear_input_gradient(gemm, gradient, weights.down, state.before_gelu);
-  return {.rows = before, .sums = fused::bias_gradient(before)};
+  return {.rows = before, .sums = {}};
 }
 
 // All of forward but its last product, whose result no gradient needs.
@@ -159,27 +159,44 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
                                          const FusedBlockWeights& weights,
                                          const FusedBlockOptions& options, FusedBlockState& state) {
   Gemm& gemm = libraries.gemm;
+  SideStream& beside = libraries.beside;
   if (options.recompute) forward_to_gelu(libraries, state.x, weights, options, state);
+  const auto weight_gradient = [&](const at::Tensor& input, const at::Tensor& output) {
+    return beside.run([&] { return fused::linear_weight_gradient(gemm, input, output); });
+  };
+  const auto bias_gradient = [&](const fused::Summed& output) {
+    if (!output.sums.defined()) {
+      return beside.run([&] { return fused::bias_gradient(output.rows); });
+    }
+    if (output.unfinished) beside.run([&] { output.unfinished->finish(); });
+    return output.sums;
+  };
   const at::Tensor& gradient = upstream.gradient;
-  const at::Tensor down_weight = fused::linear_weight_gradient(gemm, state.after_gelu, gradient);
-  const at::Tensor down_bias =
-      upstream.sums.defined() ? upstream.sums : fused::bias_gradient(gradient);
+  const at::Tensor down_weight = weight_gradient(state.after_gelu, gradient);
+  const at::Tensor down_bias = bias_gradient({.rows = gradient, .sums = upstream.sums});
   const fused::Summed up = inner_gradient(gemm, gradient, weights, state);
-  const at::Tensor up_weight = fused::linear_weight_gradient(gemm, state.normed_2, up.rows);
+  const at::Tensor up_weight = weight_gradient(state.normed_2, up.rows);
+  const at::Tensor up_bias = bias_gradient(up);
   const at::Tensor normed_2 = fused::linear_input_gradient(gemm, up.rows, weights.up);
   const fused::NormGradients middle = fused::norm_gradients(normed_2, state.middle, weights.ln_2,
                                                             state.mean_2, state.rstd_2, gradient);
-  const at::Tensor projection_weight =
-      fused::linear_weight_gradient(gemm, state.attended, middle.x);
-  const fused::Summed qkv = attention_gradient(libraries, middle, weights, options, state);
-  const at::Tensor qkv_weight = fused::linear_weight_gradient(gemm, state.normed_1, qkv.rows);
+  beside.run([&] { middle.unfinished.finish(); });
+  const at::Tensor projection_weight = weight_gradient(state.attended, middle.x);
+  fused::Summed qkv = attention_gradient(libraries, middle, weights, options, state);
+  const at::Tensor qkv_weight = weight_gradient(state.normed_1, qkv.rows);
+  if (!qkv.sums.defined()) {
+    qkv.sums = beside.run(
+        [&] { return fused::attention_bias_gradient(qkv.rows, middle.bias, weights.projection); });
+  }
   const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv.rows, weights.qkv);
   const fused::NormGradients first =
       fused::norm_gradients(normed_1, state.x, weights.ln_1, state.mean_1, state.rstd_1, middle.x);
+  beside.run([&] { first.unfinished.finish(); });
+  beside.join();
   return {
       .x = {.gradient = first.x, .sums = first.bias},
       .of_weights = {first.gamma, first.beta, qkv_weight, qkv.sums, projection_weight, middle.bias,
-                     middle.gamma, middle.beta, up_weight, up.sums, down_weight, down_bias}};
+                     middle.gamma, middle.beta, up_weight, up_bias, down_weight, down_bias}};
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
+#include "models/side_stream.h"
 
 namespace lockstep {
 
@@ -24,6 +25,7 @@ struct FusedBlockWeights {
 struct FusedLibraries {
   kernels::Gemm gemm;
   kernels::Attention attention;
+  SideStream beside;  // gradients of weights, until a block's backward ends
 };
 
 struct FusedBlockOptions {

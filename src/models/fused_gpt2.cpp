@@ -239,6 +239,7 @@ struct Head : Function<Head> {
     fused::NormGradients norm =
         fused::norm_gradients(normed, kept->x, call.weights->ln_f(), kept->mean, kept->rstd,
                               /*past=*/{});
+    norm.unfinished.finish();
     call.upstream = {norm.x, norm.bias};
     variable_list result = {norm.x, norm.gamma, norm.beta, {}, {}, {}, {}};
     if (call.is_tied) {
@@ -250,14 +251,16 @@ struct Head : Function<Head> {
   }
 };
 
+bool is_recording() {
+  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 // How many labels count, known to the host when the device gets there, which is long before forward
 // is through: nobody waits in between.
 class Count {
  public:
   explicit Count(const at::Tensor& labels) {
-    if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
-      return;
-    }
+    if (is_recording()) return;
     host_ = at::empty({}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
     host_.copy_(labels.ne(kIgnoredLabel).sum(), /*non_blocking=*/true);
     copied_.record();
@@ -335,6 +338,11 @@ Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Options& options,
   const at::Tensor flat_ids = ids.contiguous(), flat_labels = labels.contiguous();
   Count count(flat_labels);
   state_->weights.refresh(weights);
+  if (KeptCopies* kept = KeptCopies::current(); kept != nullptr && is_recording()) {
+    kept->rely_on([weak = std::weak_ptr(state_)] {
+      if (const auto state = weak.lock()) state->weights.refresh_stale();
+    });
+  }
   auto call = c10::make_intrusive<Call>();
   call->libraries = &state_->libraries;
   call->weights = &state_->weights;

@@ -36,6 +36,10 @@ at::Tensor empty_rows(const at::Tensor& like, std::int64_t columns) {
 at::Tensor empty_floats(const at::Tensor& like, at::IntArrayRef sizes) {
   return at::empty(sizes, like.options().dtype(at::kFloat));
 }
+void Unfinished::finish() const {
+  kernels::finish_sums(sums, stream());
+}
+
 at::Tensor norm(const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta,
                 double epsilon, at::Tensor& mean, at::Tensor& rstd) {
   const at::Tensor out = at::empty_like(x);
@@ -136,14 +140,15 @@ Summed join(const std::array<at::Tensor, 3>& parts) {
 
 Summed gelu_gradient(const at::Tensor& gradient, const at::Tensor& before_gelu) {
   const int rows = static_cast<int>(gradient.size(0)), columns = static_cast<int>(gradient.size(1));
-  const Summed result{.rows = at::empty_like(gradient), .sums = empty_floats(gradient, {columns})};
+  Summed result{.rows = at::empty_like(gradient), .sums = empty_floats(gradient, {columns})};
   const at::Tensor partial = empty_floats(gradient, {kernels::column_sum_scratch(rows, columns)});
-  kernels::gelu_gradient({.gradient = bits(gradient),
-                          .before = bits(before_gelu),
-                          .out = bits(result.rows),
-                          .sums = floats(result.sums),
-                          .partial = floats(partial)},
-                         rows, columns, stream());
+  result.unfinished = {.sums = kernels::gelu_gradient({.gradient = bits(gradient),
+                                                       .before = bits(before_gelu),
+                                                       .out = bits(result.rows),
+                                                       .sums = floats(result.sums),
+                                                       .partial = floats(partial)},
+                                                      rows, columns, stream()),
+                       .partial = partial};
   return result;
 }
 
@@ -154,20 +159,23 @@ NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
   NormGradients result{.x = at::empty_like(x),
                        .gamma = empty_floats(x, {x.size(1)}),
                        .beta = empty_floats(x, {x.size(1)}),
-                       .bias = empty_floats(x, {x.size(1)})};
+                       .bias = empty_floats(x, {x.size(1)}),
+                       .unfinished = {}};
   const at::Tensor partial = empty_floats(x, {kernels::layer_norm_backward_scratch(shape)});
-  kernels::layer_norm_backward({.dout = bits(gradient),
-                                .x = bits(x),
-                                .gamma = bits(gamma),
-                                .mean = floats(mean),
-                                .rstd = floats(rstd),
-                                .residual = past.defined() ? bits(past) : nullptr,
-                                .dx = bits(result.x),
-                                .dgamma = floats(result.gamma),
-                                .dbeta = floats(result.beta),
-                                .dbias = floats(result.bias),
-                                .partial = floats(partial)},
-                               shape, stream());
+  result.unfinished = {
+      .sums = kernels::layer_norm_backward({.dout = bits(gradient),
+                                            .x = bits(x),
+                                            .gamma = bits(gamma),
+                                            .mean = floats(mean),
+                                            .rstd = floats(rstd),
+                                            .residual = past.defined() ? bits(past) : nullptr,
+                                            .dx = bits(result.x),
+                                            .dgamma = floats(result.gamma),
+                                            .dbeta = floats(result.beta),
+                                            .dbias = floats(result.bias),
+                                            .partial = floats(partial)},
+                                           shape, stream()),
+      .partial = partial};
   return result;
 }
 

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
 #include "kernels/gemm.h"
+#include "kernels/unfinished_sums.h"
 
 /// Our kernels and cublasLt's products on tensors: rows of bfloat16 [tokens, columns], on the
 /// current stream. Weights are bfloat16 in Conv1D's layout, [in, out]; their gradients are float32.
@@ -22,8 +24,18 @@ at::Tensor empty_floats(const at::Tensor& like, at::IntArrayRef sizes);
 at::Tensor norm(const at::Tensor& x, const at::Tensor& gamma, const at::Tensor& beta,
                 double epsilon, at::Tensor& mean, at::Tensor& rstd);
 
+/// Column sums that are still to be finished, on any stream, and the memory that this needs.
+struct Unfinished {
+  kernels::UnfinishedSums sums;
+  at::Tensor partial;
+
+  /// On the current stream.
+  void finish() const;
+};
+
 struct NormGradients {
   at::Tensor x, gamma, beta, bias;
+  Unfinished unfinished;  // all but x
 };
 
 /// `past` is the gradient that goes by the norm, undefined where there is none; `bias` the column
@@ -51,6 +63,7 @@ at::Tensor bias_gradient(const at::Tensor& gradient);
 /// Rows of bfloat16, and their column sums.
 struct Summed {
   at::Tensor rows, sums;
+  std::optional<Unfinished> unfinished = std::nullopt;
 };
 
 /// Of the bias of queries, keys and values, whose gradients are `qkv` (kernels/column_sum.h):
@@ -61,7 +74,7 @@ at::Tensor attention_bias_gradient(const at::Tensor& qkv, const at::Tensor& proj
 /// Three matrices beside each other.
 Summed join(const std::array<at::Tensor, 3>& parts);
 
-/// The gradient of what went into a GELU.
+/// The gradient of what went into a GELU; its sums are unfinished.
 Summed gelu_gradient(const at::Tensor& gradient, const at::Tensor& before_gelu);
 
 }  // namespace lockstep::fused

@@ -1,5 +1,6 @@
 #include "models/fused_weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -39,8 +40,21 @@ void FusedWeights::refresh(const Gpt2Weights& weights) {
     place(weights);
     sources_ = std::move(sources);
   }
+  if (KeptCopies::current() == nullptr || !is_current()) cast();
+}
+
+void FusedWeights::refresh_stale() {
+  if (!is_current()) cast();
+}
+
+bool FusedWeights::is_current() const {
+  return std::ranges::all_of(copies_, [](const auto& copy) { return copy->is_current(); });
+}
+
+void FusedWeights::cast() {
   kernels::cast_to_bf16(static_cast<const kernels::CastPart*>(parts_.const_data_ptr()), part_count_,
                         pieces_, fused::stream());
+  for (const auto& copy : copies_) copy->mark_current();
 }
 
 void FusedWeights::place(const Gpt2Weights& weights) {
@@ -75,6 +89,13 @@ void FusedWeights::place(const Gpt2Weights& weights) {
   const at::Tensor host = at::empty({bytes}, at::kByte);
   std::memcpy(host.data_ptr(), parts.data(), static_cast<std::size_t>(bytes));
   parts_ = host.to(flat_.device());
+
+  copies_.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    copies_.push_back(
+        std::make_shared<WeightCopy>(WeightCopy{.weight = all[i], .copy = copies[i]}));
+    announce_copy(copies_.back());
+  }
 
   std::size_t next = 0;
   const auto take = [&] { return copies.at(next++); };

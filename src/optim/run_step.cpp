@@ -8,6 +8,7 @@
 #include <ATen/ops/_fused_sgd.h>
 
 #include "optim/fused_step.h"
+#include "optim/gpu_adamw.h"
 #include "optim/option_values.h"
 
 namespace lockstep {
@@ -38,12 +39,18 @@ void run(const FusedBatch& batch, const SGDOptions& options) {
   });
 }
 
+bool done_by_own_kernel(const FusedBatch& batch, const AdamWOptions& options) {
+  return step_on_gpu(batch, options);
+}
+bool done_by_own_kernel(const FusedBatch&, const AdamOptions&) {
+  return false;
+}
+
 template <typename Options>
-void run(const FusedBatch& batch, const Options& options) {
+void run_in_aten(const FusedBatch& batch, const Options& options) {
   const auto& arguments = batch.arguments;
   const auto& steps = batch.state[0];
   const auto maxima = options.amsgrad ? at::TensorList(batch.state[3]) : at::TensorList();
-  at::_foreach_add_(steps, 1);
   with_lr(batch, options.lr, [&](const auto& lr) {
     const auto call = [&](auto kernel) {
       kernel(batch.parameters, batch.gradients, batch.state[1], batch.state[2], maxima, steps, lr,
@@ -56,8 +63,16 @@ void run(const FusedBatch& batch, const Options& options) {
       call([](const auto&... values) { at::_fused_adam_(values...); });
     }
   });
-  if (arguments.found_inf.defined()) {
-    at::_foreach_sub_(steps, std::vector<at::Tensor>(steps.size(), arguments.found_inf));
+}
+
+template <typename Options>
+void run(const FusedBatch& batch, const Options& options) {
+  const auto& steps = batch.state[0];
+  at::_foreach_add_(steps, 1);
+  if (!done_by_own_kernel(batch, options)) run_in_aten(batch, options);
+  const at::Tensor& skipped = batch.arguments.found_inf;
+  if (skipped.defined()) {
+    at::_foreach_sub_(steps, std::vector<at::Tensor>(steps.size(), skipped));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/error.h"
+#include "optim/weight_copies.h"
 
 #ifdef LOCKSTEP_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -19,12 +20,14 @@ struct GraphedStep::Impl {
   std::function<void()> work;
   int warm_ups_left = 0;
   // A graph cannot be recorded on the default stream; what comes before it must be done on the same
-  // one, or its memory would be kept twice.
-  at::cuda::CUDAStream stream = at::cuda::getStreamFromPool();
+  // one, or its memory would be kept twice. What runs beside it has the lower priority.
+  at::cuda::CUDAStream stream = at::cuda::getStreamFromPool(/*isHighPriority=*/true);
   at::cuda::CUDAGraph graph;
   bool recorded = false;
+  KeptCopies copies;
 
   void record() {
+    const KeptCopies::Scope scope(copies);
     graph.capture_begin();
     try {
       work();
@@ -61,10 +64,12 @@ void GraphedStep::run() {
   {
     const c10::cuda::CUDAStreamGuard guard(impl_->stream);
     if (impl_->warm_ups_left > 0) {
+      const KeptCopies::Scope scope(impl_->copies);
       impl_->work();
       --impl_->warm_ups_left;
     } else {
       if (!impl_->recorded) impl_->record();
+      impl_->copies.before_replay();
       impl_->graph.replay();
     }
   }

@@ -1,7 +1,11 @@
 #include "kernels/adamw.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
+#include "lockstep/error.h"
+#include "lockstep/optimizer.h"
 #include "tests/kernels/tensors.h"
 
 using namespace lockstep;
@@ -9,54 +13,132 @@ using namespace lockstep::testing;
 
 namespace {
 
-// A step's numbers as the kernels read them: four floats on the GPU.
-struct StepOnGpu {
-  at::Tensor values = torch::zeros({4}, at::kCUDA);
-  kernels::AdamWStep* get() { return reinterpret_cast<kernels::AdamWStep*>(f32(values)); }
-  void set(double learning_rate, const kernels::AdamWOptions& options, int step, double scale) {
-    values.copy_(torch::tensor({learning_rate, 1 - std::pow(double{options.beta1}, step),
-                                std::sqrt(1 - std::pow(double{options.beta2}, step)), scale},
-                               at::kFloat));
+// A part and its step in float64 beside it.
+struct Followed {
+  explicit Followed(std::int64_t count)
+      : weights(torch::randn({count}, at::kCUDA)),
+        first(torch::zeros({count}, at::kCUDA)),
+        second(torch::zeros({count}, at::kCUDA)),
+        gradients(torch::zeros({count}, at::kCUDA)),
+        out(empty_bf16({count})),
+        exact(weights.to(at::kDouble)),
+        exact_first(first.to(at::kDouble)),
+        exact_second(second.to(at::kDouble)) {}
+
+  kernels::AdamWPart part(const at::Tensor& number) const {
+    return {.weights = f32(weights),
+            .first_moments = f32(first),
+            .second_moments = f32(second),
+            .gradients = f32(gradients),
+            .step = f32(number),
+            .out = bf16(out),
+            .count = weights.numel()};
   }
+
+  void step_exactly(int number, double rate, double scale, const kernels::AdamWOptions& options) {
+    const at::Tensor g = gradients.to(at::kDouble) * scale;
+    exact = exact * (1 - rate * options.weight_decay);
+    exact_first = exact_first + (1 - options.beta1) * (g - exact_first);
+    exact_second = options.beta2 * exact_second + (1 - options.beta2) * g * g;
+    const double bias1 = 1 - std::pow(options.beta1, number);
+    const double bias2 = std::sqrt(1 - std::pow(options.beta2, number));
+    exact = exact - rate / bias1 * exact_first / (exact_second.sqrt() / bias2 + options.epsilon);
+  }
+
+  double distance() const { return (weights.to(at::kDouble) - exact).abs().max().item<double>(); }
+
+  at::Tensor weights, first, second, gradients, out;
+  at::Tensor exact, exact_first, exact_second;
 };
 
+std::vector<kernels::AdamWPart> parts_of(const std::vector<Followed>& all,
+                                         const at::Tensor& number) {
+  std::vector<kernels::AdamWPart> parts;
+  for (const Followed& each : all) parts.push_back(each.part(number));
+  return parts;
+}
+
 TEST(AdamWOnGpu, FollowsTheFormulaInFloat64OverManySteps) {
-  for (const std::int64_t count : {1L, 7L, 8L, 1000003L}) {
-    torch::manual_seed(static_cast<std::uint64_t>(count));
-    const kernels::AdamWOptions options{.weight_decay = 0.1f};
-    const std::int64_t decayed = count / 2;
-    const at::Tensor weights = torch::randn({count}, at::kCUDA);
-    const at::Tensor first = torch::zeros({count}, at::kCUDA);
-    const at::Tensor second = torch::zeros({count}, at::kCUDA);
-    const at::Tensor out = empty_bf16({count});
-    at::Tensor exact = weights.to(at::kDouble);
-    at::Tensor exact_first = first.to(at::kDouble), exact_second = second.to(at::kDouble);
-    const at::Tensor decay = torch::zeros({count}, exact.options());
-    decay.narrow(0, 0, decayed).fill_(double{options.weight_decay});
-    StepOnGpu step;
-    for (int i = 1; i <= 20; ++i) {
-      const at::Tensor gradients = torch::randn({count}, at::kCUDA) * 0.01;
-      step.set(1e-3, options, i, 0.5);
-      kernels::adamw({.weights = f32(weights),
-                      .first_moments = f32(first),
-                      .second_moments = f32(second),
-                      .gradients = f32(gradients),
-                      .out = bf16(out),
-                      .count = count,
-                      .decayed = decayed,
-                      .step = step.get(),
-                      .options = options},
-                     current_stream());
-      const at::Tensor g = gradients.to(at::kDouble) * 0.5;
-      exact = exact * (1 - 1e-3 * decay);
-      exact_first = exact_first + (1 - double{options.beta1}) * (g - exact_first);
-      exact_second = double{options.beta2} * exact_second + (1 - double{options.beta2}) * g * g;
-      const double bias1 = 1 - std::pow(double{options.beta1}, i);
-      const double bias2 = std::sqrt(1 - std::pow(double{options.beta2}, i));
-      exact = exact - 1e-3 / bias1 * exact_first / (exact_second.sqrt() / bias2 + 1e-8);
+  torch::manual_seed(5);
+  std::vector<Followed> all;
+  for (const std::int64_t count : {1L, 3L, 4L, 4095L, 4096L, 4097L, 1000003L}) {
+    all.emplace_back(count);
+  }
+  const at::Tensor number = torch::zeros({}, at::kCUDA), rate = torch::zeros({}, at::kCUDA);
+  const at::Tensor scale = torch::full({}, 0.5f, at::kCUDA);
+  const kernels::AdamWOptions options{
+      .learning_rate_on_device = f32(rate), .weight_decay = 0.1, .gradient_scale = f32(scale)};
+  for (int i = 1; i <= 20; ++i) {
+    number.fill_(i);
+    rate.fill_(1e-3 / i);
+    for (Followed& each : all) {
+      each.gradients.normal_().mul_(0.01);
+      each.step_exactly(i, 1e-3 / i, 0.5, options);
     }
-    EXPECT_LE((weights.to(at::kDouble) - exact).abs().max().item<double>(), 4e-6) << count;
-    EXPECT_TRUE(out.equal(weights.to(at::kBFloat16))) << count;
+    const auto parts = parts_of(all, number);
+    kernels::adamw(parts.data(), static_cast<int>(parts.size()), options, current_stream());
+  }
+  for (const Followed& each : all) {
+    EXPECT_LE(each.distance(), 4e-6) << each.weights.numel();
+    EXPECT_TRUE(each.out.equal(each.weights.to(at::kBFloat16))) << each.weights.numel();
+  }
+}
+
+TEST(AdamWOnGpu, TakesMorePartsThanALaunchHasRoomFor) {
+  torch::manual_seed(6);
+  std::vector<Followed> all;
+  for (int i = 0; i < 1100; ++i) all.emplace_back(i % 7);  // some are empty
+  const at::Tensor number = torch::ones({}, at::kCUDA);
+  const kernels::AdamWOptions options{.learning_rate = 1e-2};
+  for (Followed& each : all) {
+    each.gradients.normal_();
+    each.step_exactly(1, 1e-2, 1, options);
+  }
+  const auto parts = parts_of(all, number);
+  kernels::adamw(parts.data(), static_cast<int>(parts.size()), options, current_stream());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].weights.numel() > 0) EXPECT_LE(all[i].distance(), 1e-6) << i;
+  }
+}
+
+TEST(AdamWOnGpu, DoesNothingWhereInfinityWasFound) {
+  std::vector<Followed> all;
+  all.emplace_back(1000);
+  const at::Tensor number = torch::ones({}, at::kCUDA), found = torch::ones({}, at::kCUDA);
+  const auto parts = parts_of(all, number);
+  const at::Tensor before = all[0].weights.clone();
+  kernels::adamw(parts.data(), 1, {.learning_rate = 1, .weight_decay = 1, .found_inf = f32(found)},
+                 current_stream());
+  EXPECT_TRUE(all[0].weights.equal(before));
+}
+
+TEST(AdamWOnGpu, TheOptimizerStepsAsAtenDoes) {
+  torch::manual_seed(8);
+  const std::vector<std::vector<std::int64_t>> sizes = {{64, 33}, {5}, {1}, {128, 128}};
+  std::vector<NamedParameter> parameters;
+  std::vector<at::Tensor> weights, first, second, steps;
+  for (const auto& size : sizes) {
+    const at::Tensor start = torch::randn(size, at::kCUDA);
+    parameters.push_back({concat("w", weights.size()), start.clone().requires_grad_()});
+    weights.push_back(start);
+    first.push_back(torch::zeros_like(start));
+    second.push_back(torch::zeros_like(start));
+    steps.push_back(torch::zeros({}, at::kCUDA));
+  }
+  AdamW optimizer(parameters, {.lr = 1e-2, .weight_decay = 0.05});
+  for (int i = 1; i <= 50; ++i) {
+    std::vector<at::Tensor> gradients;
+    for (auto& parameter : parameters) {
+      gradients.push_back(torch::randn_like(parameter.tensor.detach()));
+      parameter.tensor.mutable_grad() = gradients.back().clone();
+    }
+    optimizer.step();
+    for (auto& step : steps) step.fill_(i);
+    at::_fused_adamw_(weights, gradients, first, second, {}, steps, 1e-2, 0.9, 0.999, 0.05, 1e-8,
+                      false, false);
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(parameters[i].tensor.detach(), weights[i], 1e-5, 1e-6)) << i;
   }
 }
 
@@ -64,18 +146,16 @@ TEST(AdamWOnGpu, NormAndClippingAreThoseOfTorch) {
   for (const std::int64_t count : {1L, 13L, 5000001L}) {
     torch::manual_seed(static_cast<std::uint64_t>(count));
     const at::Tensor gradients = torch::randn({count}, at::kCUDA) * 0.1;
-    const at::Tensor norm = empty_f32({1});
+    const at::Tensor norm = empty_f32({1}), clipped = empty_f32({1});
     const at::Tensor partial = empty_f32({kernels::global_norm_scratch()});
-    StepOnGpu step;
     const double exact = gradients.to(at::kDouble).norm().item<double>();
     for (const float limit : {0.0f, 0.5f, 1e9f}) {
-      step.values.fill_(7.0f);
-      kernels::global_norm(f32(gradients), count, limit, f32(norm), step.get(), f32(partial),
+      clipped.fill_(7.0f);
+      kernels::global_norm(f32(gradients), count, limit, f32(norm), f32(clipped), f32(partial),
                            current_stream());
       EXPECT_NEAR(norm.item<float>() / exact, 1.0, 1e-5);
       const double scale = limit == 0.0f ? 7.0 : std::min(1.0, limit / (exact + 1e-6));
-      EXPECT_NEAR(step.values[3].item<float>() / scale, 1.0, 1e-5) << limit;
-      EXPECT_EQ(step.values[0].item<float>(), 7.0f);
+      EXPECT_NEAR(clipped.item<float>() / scale, 1.0, 1e-5) << limit;
     }
   }
 }

@@ -79,7 +79,9 @@ TEST_P(LayerNormOnGpu, BackwardGivesAllGradients) {
                                         .dbeta = f32(dbeta),
                                         .dbias = f32(dbias),
                                         .partial = f32(partial)};
-  const auto backward = [&] { kernels::layer_norm_backward(pass, norm.shape, current_stream()); };
+  const auto backward = [&] {
+    finish_sums(kernels::layer_norm_backward(pass, norm.shape, current_stream()), current_stream());
+  };
   backward();
 
   const at::Tensor x = norm.x.to(at::kDouble).requires_grad_();
@@ -134,12 +136,13 @@ TEST_P(LayerNormOnGpu, TheGradientThroughGeluIsSummed) {
                    before = random_bf16({rows, columns}, 2);
   const at::Tensor out = empty_bf16({rows, columns}), sums = empty_f32({columns});
   const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, columns)});
-  kernels::gelu_gradient({.gradient = bf16(gradient),
-                          .before = bf16(before),
-                          .out = bf16(out),
-                          .sums = f32(sums),
-                          .partial = f32(partial)},
-                         rows, columns, current_stream());
+  const auto unfinished = kernels::gelu_gradient({.gradient = bf16(gradient),
+                                                  .before = bf16(before),
+                                                  .out = bf16(out),
+                                                  .sums = f32(sums),
+                                                  .partial = f32(partial)},
+                                                 rows, columns, current_stream());
+  finish_sums(unfinished, current_stream());
   const at::Tensor exact =
       at::gelu_backward(gradient.to(at::kDouble), before.to(at::kDouble), "tanh");
   EXPECT_LE(roundings(out, exact, 1e-2), 1.05);

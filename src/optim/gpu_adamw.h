@@ -1,0 +1,12 @@
+#pragma once
+
+#include "optim/fused_step.h"
+
+namespace lockstep {
+
+/// Does a batch's step by our own kernel, whose options these are, where it fits: float32 on a
+/// GPU, without amsgrad, maximize and a gradient scale. Otherwise it does nothing and returns
+/// false, and ATen's kernel is to do it.
+bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options);
+
+}  // namespace lockstep
