@@ -159,16 +159,21 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
                                          const FusedBlockWeights& weights,
                                          const FusedBlockOptions& options, FusedBlockState& state) {
   Gemm& gemm = libraries.gemm;
-  SideStream& beside = libraries.beside;
+  // Many rows keep the device busy; there a second stream would only take memory of its own.
+  constexpr std::int64_t kMostRowsBeside = 8192;
+  const bool has_side = upstream.gradient.size(0) <= kMostRowsBeside;
+  const auto beside = [&](const auto& work) {
+    return has_side ? libraries.side.run(work) : work();
+  };
   if (options.recompute) forward_to_gelu(libraries, state.x, weights, options, state);
   const auto weight_gradient = [&](const at::Tensor& input, const at::Tensor& output) {
-    return beside.run([&] { return fused::linear_weight_gradient(gemm, input, output); });
+    return beside([&] { return fused::linear_weight_gradient(gemm, input, output); });
   };
   const auto bias_gradient = [&](const fused::Summed& output) {
     if (!output.sums.defined()) {
-      return beside.run([&] { return fused::bias_gradient(output.rows); });
+      return beside([&] { return fused::bias_gradient(output.rows); });
     }
-    if (output.unfinished) beside.run([&] { output.unfinished->finish(); });
+    if (output.unfinished) beside([&] { output.unfinished->finish(); });
     return output.sums;
   };
   const at::Tensor& gradient = upstream.gradient;
@@ -180,19 +185,19 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
   const at::Tensor normed_2 = fused::linear_input_gradient(gemm, up.rows, weights.up);
   const fused::NormGradients middle = fused::norm_gradients(normed_2, state.middle, weights.ln_2,
                                                             state.mean_2, state.rstd_2, gradient);
-  beside.run([&] { middle.unfinished.finish(); });
+  beside([&] { middle.unfinished.finish(); });
   const at::Tensor projection_weight = weight_gradient(state.attended, middle.x);
   fused::Summed qkv = attention_gradient(libraries, middle, weights, options, state);
   const at::Tensor qkv_weight = weight_gradient(state.normed_1, qkv.rows);
   if (!qkv.sums.defined()) {
-    qkv.sums = beside.run(
+    qkv.sums = beside(
         [&] { return fused::attention_bias_gradient(qkv.rows, middle.bias, weights.projection); });
   }
   const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv.rows, weights.qkv);
   const fused::NormGradients first =
       fused::norm_gradients(normed_1, state.x, weights.ln_1, state.mean_1, state.rstd_1, middle.x);
-  beside.run([&] { first.unfinished.finish(); });
-  beside.join();
+  beside([&] { first.unfinished.finish(); });
+  libraries.side.join();
   return {
       .x = {.gradient = first.x, .sums = first.bias},
       .of_weights = {first.gamma, first.beta, qkv_weight, qkv.sums, projection_weight, middle.bias,

@@ -25,7 +25,7 @@ struct FusedBlockWeights {
 struct FusedLibraries {
   kernels::Gemm gemm;
   kernels::Attention attention;
-  SideStream beside;  // gradients of weights, until a block's backward ends
+  SideStream side;  // for gradients of weights, until a block's backward ends
 };
 
 struct FusedBlockOptions {
