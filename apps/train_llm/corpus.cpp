@@ -84,9 +84,15 @@ std::int64_t cache_limit(const Options& options) {
   }
 }
 
+std::string documents(std::int64_t count) {
+  if (count == 1) return "1 document";
+  return count < 1000 ? concat(count, " documents")
+                      : concat(short_number(static_cast<double>(count)), " documents");
+}
+
 void report(const lockstep::TokenCacheProgress& progress) {
-  std::fprintf(stderr, "train_llm: tokenised %s documents, %s tokens in %.0f s\n",
-               short_number(static_cast<double>(progress.documents)).c_str(),
+  std::fprintf(stderr, "train_llm: tokenised %s, %s tokens in %.0f s\n",
+               documents(progress.documents).c_str(),
                short_number(static_cast<double>(progress.tokens)).c_str(), progress.seconds);
 }
 
@@ -131,12 +137,11 @@ std::vector<Question> questions(const std::vector<TextRecord>& records, const Op
 std::string description(const TextSource& source, const CorpusOptions& corpus,
                         const TokenCache& cache) {
   const TokenBlocks& train = cache.train();
-  return concat(corpus.embedded ? "embedded instructions" : source.name(), ": ",
-                short_number(static_cast<double>(train.documents())), " documents, ",
-                short_number(static_cast<double>(train.tokens())), " tokens in ", train.size(),
-                " blocks of ", train.seq_length(), "; ", cache.validation().size(),
-                " blocks for validation; ", cache.made() ? "tokenised into " : "found in ",
-                cache.folder());
+  return concat(
+      corpus.embedded ? "embedded instructions" : source.name(), ": ", documents(train.documents()),
+      ", ", short_number(static_cast<double>(train.tokens())), " tokens in ", train.size(),
+      " blocks of ", train.seq_length(), "; ", cache.validation().size(),
+      " blocks for validation; ", cache.made() ? "tokenised into " : "found in ", cache.folder());
 }
 
 std::shared_ptr<const lockstep::TokenDataset> dataset(const TokenBlocks& blocks) {

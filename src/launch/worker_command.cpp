@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -107,6 +108,11 @@ bool is_native(const std::string& path) {
 }
 
 [[noreturn]] void reject_missing(const std::string& script) {
+  struct stat about;
+  if (::stat(script.c_str(), &about) != 0 && errno == EACCES) {
+    throw InvalidArgument(
+        concat("'", script, "' cannot be reached; check the permissions of its folder"));
+  }
   std::error_code ignored;
   const std::string place = script.starts_with('/')
                                 ? ""

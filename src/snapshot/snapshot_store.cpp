@@ -271,7 +271,7 @@ void SnapshotStore::Impl::note_failure(std::int64_t step, const std::string& rea
   // Of what all have a share in, rank 0 tells, whose share it was that failed.
   if (!writes_) return;
   report(concat("step ", step, " is not saved: ", first_line(reason),
-                "; training goes on, and older snapshots are as they were"));
+                "; older snapshots are as they were"));
 }
 
 std::optional<std::int64_t> SnapshotStore::Impl::last_saved() const {

@@ -10,9 +10,11 @@
 #include "lockstep/error.h"
 #include "models/linear_cross_entropy.h"
 #include "tests/models/apart.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using lockstep::testing::apart;
+using lockstep::testing::refusal;
 
 namespace {
 
@@ -56,16 +58,6 @@ void expect_equal(const std::map<std::string, at::Tensor>& a,
                   const std::map<std::string, at::Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << name;
-}
-
-template <typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace
@@ -276,7 +268,7 @@ TEST(Gpt2, a_clone_is_equal_and_apart) {
 
 TEST(Gpt2, what_cannot_work_is_said_with_its_value) {
   Gpt2 model(small());
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(refusal([&] {
               model->forward(torch::zeros({1, 25}, torch::kLong));
             }),
             "Gpt2: a sequence has 25 tokens; the model's n_positions is 24");
@@ -284,7 +276,7 @@ TEST(Gpt2, what_cannot_work_is_said_with_its_value) {
   EXPECT_THROW(model->forward(torch::zeros({1, 4})), InvalidArgument);
   EXPECT_THROW(model->forward(torch::zeros({1, 4}, torch::kLong), torch::zeros({4}, torch::kLong)),
                InvalidArgument);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(refusal([&] {
               model->forward(torch::full({1, 4}, 101, torch::kLong));
             }),
             "Gpt2: token 101 is not in the vocabulary, which has 101");
@@ -296,7 +288,7 @@ TEST(Gpt2, what_cannot_work_is_said_with_its_value) {
   }
   Gpt2Config config = small();
   config.n_head = 5;
-  EXPECT_EQ(message_of([&] { Gpt2{config}; }),
+  EXPECT_EQ(refusal([&] { Gpt2{config}; }),
             "Gpt2Config: n_embd is 32 and n_head is 5; each head needs the same share");
   EXPECT_THROW(Gpt2(small(), Gpt2Options{.pad_vocab_to_multiple_of = 0}), InvalidArgument);
 }

@@ -5,8 +5,10 @@
 
 #include "lockstep/beam_search.h"
 #include "lockstep/error.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
+using lockstep::testing::refusal;
 
 namespace {
 
@@ -21,16 +23,6 @@ constexpr TransformerConfig kSmall = {.source_vocab_size = 31,
 
 at::Tensor row(const std::vector<std::int64_t>& tokens) {
   return torch::tensor(tokens, torch::kLong).unsqueeze(0);
-}
-
-template <typename Call>
-std::string transformer_refusal(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 }  // namespace
@@ -84,7 +76,7 @@ TEST(Transformer, what_does_not_fit_is_refused_with_its_value) {
   const auto made = [](auto change) {
     TransformerConfig config = kSmall;
     change(config);
-    return transformer_refusal([&] { Transformer model(config); });
+    return refusal([&] { Transformer model(config); });
   };
   EXPECT_EQ(made([](auto& config) { config.d_model = 18; }),
             "Transformer: d_model is 18; it must be a multiple of heads, which is 4");
@@ -92,19 +84,19 @@ TEST(Transformer, what_does_not_fit_is_refused_with_its_value) {
   EXPECT_NE(made([](auto& config) { config.dropout = 1; }).find("dropout is 1"), std::string::npos);
   EXPECT_NE(made([](auto& config) { config.pad_id = 29; }).find("pad_id"), std::string::npos);
   Transformer model(kSmall);
-  EXPECT_NE(transformer_refusal([&] {
+  EXPECT_NE(refusal([&] {
               model->encode(row({2, 31}));
             }).find("token 31 of source"),
             std::string::npos);
-  EXPECT_NE(transformer_refusal([&] {
+  EXPECT_NE(refusal([&] {
               model->encode(row(std::vector<std::int64_t>(13, 5)));
             }).find("has 13 tokens in a row; the model has positions for 12"),
             std::string::npos);
-  EXPECT_NE(transformer_refusal([&] {
+  EXPECT_NE(refusal([&] {
               search_targets(model, {{2, 3}}, {.beam = 0});
             }).find("beam is 0"),
             std::string::npos);
-  EXPECT_NE(transformer_refusal([&] {
+  EXPECT_NE(refusal([&] {
               search_targets(model, {{2}, {}});
             }).find("source 1 is empty"),
             std::string::npos);

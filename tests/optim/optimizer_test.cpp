@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include "lockstep/error.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
+using lockstep::testing::refusal;
 
 namespace {
 
@@ -60,15 +62,6 @@ const std::vector<OptimizerOptions> kOptions = {
     AdamOptions{.lr = 0.1, .weight_decay = 0.01, .amsgrad = true},
     AdamWOptions{.lr = 0.1},
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -157,8 +150,7 @@ TEST(Optimizer, a_state_that_does_not_fit_is_refused_and_changes_nothing) {
     EXPECT_THROW(fresh.load_state(bad), InvalidArgument);
     EXPECT_TRUE(fresh.state().tensors.empty());
   }
-  EXPECT_NE(message_of([&] { fresh.load_state(stranger); }).find("nobody.exp_avg"),
-            std::string::npos);
+  EXPECT_NE(refusal([&] { fresh.load_state(stranger); }).find("nobody.exp_avg"), std::string::npos);
 }
 
 TEST(Optimizer, parameters_without_a_gradient_stay_and_get_no_state) {
@@ -193,7 +185,7 @@ TEST(Optimizer, a_gradient_that_cannot_be_used_is_refused_before_anything_change
     set_gradients(named_parameters(net), 0);
     // Past autograd's own check, as a foreign kernel could leave it.
     torch::autograd::impl::get_autograd_meta(net.last->bias)->grad_ = gradient;
-    const std::string message = message_of([&] { optimizer.step(); });
+    const std::string message = refusal([&] { optimizer.step(); });
     EXPECT_NE(message.find("last.bias"), std::string::npos) << message;
     EXPECT_NE(message.find(part), std::string::npos) << message;
     expect_same(before, weights(net));
@@ -369,7 +361,7 @@ TEST(Optimizer, mistakes_are_refused_with_their_value) {
   Net net;
   const auto parameters = named_parameters(net);
   const auto message = [&](const OptimizerOptions& options) {
-    return message_of([&] { make_optimizer(parameters, options); });
+    return refusal([&] { make_optimizer(parameters, options); });
   };
   EXPECT_NE(message(SGDOptions{.lr = -1}).find("lr is -1"), std::string::npos);
   EXPECT_NE(message(SGDOptions{.nesterov = true}).find("nesterov"), std::string::npos);

@@ -6,23 +6,10 @@
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
-
-namespace {
-
-template <typename Call>
-std::string mesh_refusal(Call call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-}  // namespace
 
 TEST(MeshShape, the_last_dimension_is_the_fastest) {
   const MeshShape shape({{"pipeline", 2}, {"data", 3}});
@@ -37,16 +24,16 @@ TEST(MeshShape, the_last_dimension_is_the_fastest) {
 }
 
 TEST(MeshShape, bad_shapes_are_refused_in_one_line) {
-  EXPECT_EQ(mesh_refusal([] { MeshShape({}); }), "Mesh: there is no dimension");
-  EXPECT_EQ(mesh_refusal([] {
+  EXPECT_EQ(refusal([] { MeshShape({}); }), "Mesh: there is no dimension");
+  EXPECT_EQ(refusal([] {
               MeshShape({{"data", 0}});
             }),
             "Mesh: dimension 'data' has size 0; it must be at least 1");
-  EXPECT_EQ(mesh_refusal([] {
+  EXPECT_EQ(refusal([] {
               MeshShape({{"a", 1}, {"a", 2}});
             }),
             "Mesh: two dimensions are called 'a'");
-  EXPECT_EQ(mesh_refusal([] {
+  EXPECT_EQ(refusal([] {
               MeshShape({{"a", 2}, {"b", 2}}).index("c");
             }),
             "Mesh: there is no dimension 'c' in a 2 x b 2");
@@ -68,7 +55,7 @@ RANKS_TEST(Mesh, has_a_group_along_each_dimension, 4) {
     for (const int rank : group.global_ranks()) expected += 1 << rank;
     EXPECT_EQ(sum.item<int>(), expected);
   }
-  EXPECT_EQ(mesh_refusal([&] {
+  EXPECT_EQ(refusal([&] {
               Mesh(world, {{"pipeline", 4}, {"data", 2}});
             }),
             "Mesh: pipeline 4 x data 2 is 8 ranks; the world has 4");
