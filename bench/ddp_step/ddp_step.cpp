@@ -13,6 +13,7 @@
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "tests/parity/models.h"
+#include "tests/support/link_bytes.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ namespace F = torch::nn::functional;
 struct Options {
   double seconds = 1;  // of measuring, per model
   lockstep::Reduction reduction = lockstep::Reduction::automatic;
+  std::string link;  // the interface to other machines, whose bytes are counted
 };
 
 Options parse(int argc, char** argv) {
@@ -30,6 +32,8 @@ Options parse(int argc, char** argv) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--seconds") {
       options.seconds = std::stod(value);
+    } else if (flag == "--link") {
+      options.link = value;
     } else if (flag == "--reduction" && value == "native") {
       options.reduction = lockstep::Reduction::native;
     } else if (flag == "--reduction" && value == "ordered") {
@@ -48,7 +52,8 @@ double seconds_of(int steps, Step& step) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Prints "<name> <parameters> <microseconds per step> <of processor time>" on rank 0.
+// Prints "<name> <parameters> <microseconds per step> <of processor time> <bytes on the link per
+// step, of all ranks that share it>" on rank 0.
 template <typename Model, typename LossOf>
 void measure(lockstep::World& world, const Options& options, const std::string& name,
              std::shared_ptr<Model> model, LossOf loss_of) {
@@ -80,11 +85,14 @@ void measure(lockstep::World& world, const Options& options, const std::string& 
   world.barrier();
   double best = std::numeric_limits<double>::infinity();
   const std::clock_t before = std::clock();
+  const auto bytes_before = lockstep::testing::link_bytes(options.link);
   for (int block = 0; block < kBlocks; ++block) best = std::min(best, seconds_of(steps, step));
   const double cpu = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC / kBlocks;
+  const auto bytes =
+      static_cast<double>(lockstep::testing::link_bytes(options.link) - bytes_before) / kBlocks;
   if (world.rank() == 0) {
-    std::cout << name << ' ' << size << ' ' << 1e6 * best / steps << ' ' << 1e6 * cpu / steps
-              << std::endl;
+    std::cout << name << ' ' << size << ' ' << 1e6 * best / steps << ' ' << 1e6 * cpu / steps << ' '
+              << bytes / steps << std::endl;
   }
 }
 

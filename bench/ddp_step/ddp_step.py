@@ -74,7 +74,7 @@ def python_rank(seconds):
 def rows(command):
     """Starts two ranks; returns {model: (parameters, microseconds, of processor time)}."""
     lines = (line.split() for line in run_ranks(command, WORLD_SIZE, LIMIT).splitlines())
-    return {name: (int(size), float(wall), float(cpu)) for name, size, wall, cpu in lines}
+    return {name: (int(size), float(wall), float(cpu)) for name, size, wall, cpu, *_ in lines}
 
 
 def measure(run):

@@ -24,6 +24,7 @@ SIZES = {1 << 10: ("1k", "1 KiB"), 1 << 20: ("1m", "1 MiB"), 25 << 20: ("25m", "
 # float32 takes about 0.84 of its bytes (24 of 32 bits are random).
 GOALS = {("all_reduce", "25m"): 1.7, ("broadcast", "25m"): 1.7}
 DDP_GOAL = 1.7  # of the MLP's step: rank by rank it crosses each way twice
+DDP_BYTES_GOAL = 2
 MODELS = {"linear": "Linear(20, 1)", "mlp": "an MLP of 9.5M parameters", "gpt": "a small GPT"}
 
 
@@ -38,6 +39,8 @@ def metrics():
     for name, words in MODELS.items():
         yield Metric(f"ddp_{name}", f"a DDP step of {words}", "ms", best=True,
                      ratio_goal=DDP_GOAL if name == "mlp" else None)
+        yield Metric(f"ddp_{name}_bytes", f"a DDP step of {words}, bytes on the link", "MB",
+                     ratio_goal=DDP_BYTES_GOAL if name == "mlp" else None)
 
 
 def collectives(run, network):
@@ -54,9 +57,12 @@ def collectives(run, network):
 
 
 def steps(run, network, shared):
-    words = [run.program("bench/ddp_step"), "--seconds", str(run.seconds)]
+    words = [run.program("bench/ddp_step"), "--seconds", str(run.seconds), "--link", "eth0"]
     output = run_ranks(words, MACHINES * run.each, LIMIT, network, run.each, LOCKSTEP_QUIET="1", LOCKSTEP_SHM=shared)
-    return {name: float(wall) / 1e3 for name, _, wall, _ in map(str.split, output.splitlines())}
+    found = {}
+    for name, _, wall, _, link in map(str.split, output.splitlines()):
+        found[f"ddp_{name}"], found[f"ddp_{name}_bytes"] = float(wall) / 1e3, float(link) / 1e6
+    return found
 
 
 def measure(run):
@@ -66,7 +72,7 @@ def measure(run):
         pair = run.in_turn(lambda: steps(run, network, "1"), lambda: steps(run, network, "0"))
     finally:
         network.close()
-    return found | {f"ddp_{name}": Pair(pair.ours[name], pair.peer[name]) for name in MODELS}
+    return found | {name: Pair(pair.ours[name], pair.peer[name]) for name in pair.ours}
 
 
 BENCH = Bench(
