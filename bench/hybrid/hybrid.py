@@ -5,8 +5,8 @@ A call's time is the best of 5 blocks of calls, from the first rank's view; the 
 by case. Bytes are those that passed the first machine's interface, both ways, headers and all. Numbers are
 normally distributed: between machines hybrid packs floats without loss, and zeros or ones would flatter it.
 
-A step of DDP (bench/ddp_step's models) is measured with the ordered reduction machine by machine, and over
-Gloo's messages rank by rank (LOCKSTEP_SHM=0).
+A step of DDP (bench/ddp_step's models, real gradients) is measured with the ordered reduction machine by
+machine, and over Gloo (LOCKSTEP_SHM=0): the same sums by messages rank by rank, and Gloo's own all-reduce, a ring.
 """
 
 import os
@@ -23,8 +23,8 @@ SIZES = {1 << 10: ("1k", "1 KiB"), 1 << 20: ("1m", "1 MiB"), 25 << 20: ("25m", "
 # link once each way at least; Gloo's ring of N ranks carries 2 (N - 1) / N: 1.5 of four, 1.75 of eight. Packed,
 # float32 takes about 0.84 of its bytes (24 of 32 bits are random).
 GOALS = {("all_reduce", "25m"): 1.7, ("broadcast", "25m"): 1.7}
-DDP_GOAL = 1.7  # of the MLP's step: rank by rank it crosses each way twice
-DDP_BYTES_GOAL = 2
+DDP_GOAL, DDP_BYTES_GOAL = 1.7, 2  # of the MLP's step
+DDP_PEERS = {"ordered": "rank by rank", "native": "in a ring"}
 MODELS = {"linear": "Linear(20, 1)", "mlp": "an MLP of 9.5M parameters", "gpt": "a small GPT"}
 
 
@@ -36,11 +36,12 @@ def metrics():
     for name in ("all_reduce", "all_reduce_bfloat16"):
         for short, words in SIZES.values():
             yield Metric(f"{name}_{short}_bytes", f"{name} of {words}, bytes on the link", "MB")
-    for name, words in MODELS.items():
-        yield Metric(f"ddp_{name}", f"a DDP step of {words}", "ms", best=True,
-                     ratio_goal=DDP_GOAL if name == "mlp" else None)
-        yield Metric(f"ddp_{name}_bytes", f"a DDP step of {words}, bytes on the link", "MB",
-                     ratio_goal=DDP_BYTES_GOAL if name == "mlp" else None)
+    for peer, how in DDP_PEERS.items():
+        for name, words in MODELS.items():
+            goals = (DDP_GOAL, DDP_BYTES_GOAL) if name == "mlp" else (None, None)
+            what = f"a DDP step of {words}, Gloo {how}"
+            yield Metric(f"ddp_{name}_{peer}", what, "ms", best=True, ratio_goal=goals[0])
+            yield Metric(f"ddp_{name}_{peer}_bytes", f"{what}, bytes on the link", "MB", ratio_goal=goals[1])
 
 
 def collectives(run, network):
@@ -56,23 +57,25 @@ def collectives(run, network):
     return found
 
 
-def steps(run, network, shared):
-    words = [run.program("bench/ddp_step"), "--seconds", str(run.seconds), "--link", "eth0"]
+def steps(run, network, shared, reduction):
+    """{model: (milliseconds, megabytes on the link)} of a step."""
+    words = [run.program("bench/ddp_step"), "--seconds", str(run.seconds), "--link", "eth0", "--reduction", reduction]
     output = run_ranks(words, MACHINES * run.each, LIMIT, network, run.each, LOCKSTEP_QUIET="1", LOCKSTEP_SHM=shared)
-    found = {}
-    for name, _, wall, _, link in map(str.split, output.splitlines()):
-        found[f"ddp_{name}"], found[f"ddp_{name}_bytes"] = float(wall) / 1e3, float(link) / 1e6
-    return found
+    return {name: (float(wall) / 1e3, float(link) / 1e6) for name, _, wall, _, link in map(str.split, output.splitlines())}
 
 
 def measure(run):
     network = limited_network(MACHINES, run.rate)
     try:
         found = collectives(run, network)
-        pair = run.in_turn(lambda: steps(run, network, "1"), lambda: steps(run, network, "0"))
+        for peer in DDP_PEERS:
+            pair = run.in_turn(lambda: steps(run, network, "1", "ordered"), lambda: steps(run, network, "0", peer))
+            for name in MODELS:
+                for part, key in enumerate((f"ddp_{name}_{peer}", f"ddp_{name}_{peer}_bytes")):
+                    found[key] = Pair(pair.ours[name][part], pair.peer[name][part])
     finally:
         network.close()
-    return found | {name: Pair(pair.ours[name], pair.peer[name]) for name in pair.ours}
+    return found
 
 
 BENCH = Bench(
