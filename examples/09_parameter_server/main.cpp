@@ -51,7 +51,7 @@ class ParameterServer {
  private:
   std::mutex mutex_;
   torch::nn::Sequential model_ = make_model();
-  torch::optim::Adam optimizer_{model_->parameters(), 0.01};
+  torch::optim::Adam optimizer_{model_->parameters(), 0.003};
   std::int64_t pushes_ = 0;
 };
 
@@ -84,7 +84,7 @@ int main() {
                   self.serve("pull", [&] { return server.pull(); });
                   self.serve("push", [&](torch::Tensor gradient) { return server.push(gradient); });
                 }});
-    if (!is_server) train(agent, 1200 / (world.world_size() - 1));
+    if (!is_server) train(agent, 4000 / (world.world_size() - 1));
     agent.shutdown();
     if (is_server) std::cout << "Trained to a loss of " << std::fixed << server.loss() << std::endl;
     return 0;
