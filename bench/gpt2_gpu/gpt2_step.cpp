@@ -1,9 +1,11 @@
 // One GPU trains a GPT-2 on random tokens: forward, backward and AdamW, in bfloat16 under autocast.
 //
-//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [checkpoint] [shard] [profile]
+//     gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch [in_backward] [checkpoint]
+//               [shard] [profile]
 //
 // Prints one line of JSON: the steps' times in milliseconds, as the device saw them, their losses
-// and the most memory that was allocated. With `checkpoint` activations are computed again in
+// and the most memory that was allocated. With `in_backward` weights are updated while backward
+// goes on below them, not in a step after it; with `checkpoint` activations are computed again in
 // backward; with `shard` it is stage 1 of ShardedDataParallel on one rank of NCCL; with `profile`
 // also each kernel's name, calls and milliseconds in one more step.
 #include <algorithm>
@@ -27,6 +29,7 @@
 #include "lockstep/optimizer.h"
 #include "lockstep/sharded.h"
 #include "lockstep/world.h"
+#include "optim/step_in_backward.h"
 #include "train/graphed_step.h"
 
 namespace {
@@ -58,12 +61,12 @@ nlohmann::json profile_of(const std::function<void()>& step) {
 
 int main(int argc, char** argv) {
   const std::set<std::string> words(argv + std::min(argc, 5), argv + argc);
-  const std::set<std::string> known = {"fused",      "aten",  "graph",  "launch",
-                                       "checkpoint", "shard", "profile"};
+  const std::set<std::string> known = {"fused",       "aten",       "graph", "launch",
+                                       "in_backward", "checkpoint", "shard", "profile"};
   if (argc < 7 || !std::ranges::includes(known, words)) {
     std::fprintf(stderr,
                  "usage: gpt2_step MODEL BATCH TOKENS STEPS fused|aten graph|launch "
-                 "[checkpoint] [shard] [profile]\n");
+                 "[in_backward] [checkpoint] [shard] [profile]\n");
     return 2;
   }
   const std::int64_t batch = std::atol(argv[2]), tokens = std::atol(argv[3]);
@@ -86,6 +89,8 @@ int main(int argc, char** argv) {
   }
   lockstep::AdamW optimizer(
       sharded ? sharded->decay_groups(0.1) : lockstep::decay_groups(*model, 0.1), {.lr = 3e-4});
+  std::optional<lockstep::StepInBackward> in_backward;
+  if (words.contains("in_backward")) in_backward.emplace(optimizer);
   const at::Tensor ids = torch::randint(50257, {batch, tokens}, torch::kLong).cuda();
   const at::Tensor labels = ids.roll(-1, 1);
   at::Tensor loss;
@@ -97,8 +102,12 @@ int main(int argc, char** argv) {
       found = sharded ? sharded->forward(ids, labels) : model->forward(ids, labels);
     }
     at::Tensor mean = found.sum / static_cast<double>(batch * tokens);
-    mean.backward();
-    optimizer.step();
+    if (in_backward) {
+      in_backward->backward(mean);
+    } else {
+      mean.backward();
+      optimizer.step();
+    }
     loss = mean.detach();
   };
   lockstep::GraphedStep graphed(work);

@@ -194,7 +194,7 @@ class DistributedDataParallel {
 
   NoSync no_sync() { return NoSync(engine_); }
 
-  /// Makes gradients ready for the next step: undefined, as those of libtorch's optimizers do.
+  /// Makes gradients ready for the next step: undefined, as libtorch's optimizers do.
   void zero_grad() { engine_.zero_grad(); }
 
   /// At most once, before the first backward.

@@ -1,17 +1,45 @@
 #include "kernels/cross_entropy.h"
 
+#include <cfloat>
+
 #include "kernels/device.cuh"
 
 namespace lockstep::kernels {
 namespace {
 
 constexpr int kThreads = 512;  // with 1024 it takes a fifth longer
+constexpr int kAtOnce = 4;     // loads of a thread on their way
 constexpr float kLog2E = 1.4426950408889634f;
 
 // exp(x - shift). The difference first: with log2(e) in both, large logits would overflow.
 __device__ float exp_shifted(float x, float shift) {
-  return exp2f((x - shift) * kLog2E);
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"((x - shift) * kLog2E));
+  return result;
 }
+
+// The sum of exp(x - top) over what a thread has seen, where `top` is the highest of that: so the
+// sum is made while the row is still being read.
+struct RunningSum {
+  float top = -FLT_MAX;
+  float sum = 0.0f;
+
+  __device__ void add(const Pack& pack) {
+    __nv_bfloat162 highest = pack.pairs[0];  // bfloat16s are compared as they are
+#pragma unroll
+    for (int j = 1; j < kPack / 2; ++j) highest = __hmax2(highest, pack.pairs[j]);
+    raise(fmaxf(__low2float(highest), __high2float(highest)));
+    float values[kPack];
+    unpack(pack, values);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) sum += exp_shifted(values[j], top);
+  }
+  __device__ void raise(float to) {
+    if (to <= top) return;
+    sum *= exp_shifted(top, to);
+    top = to;
+  }
+};
 
 __device__ void write_zeros(Bf16* row, int packs) {
   const float zeros[kPack] = {};
@@ -34,16 +62,22 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
     return;
   }
 
-  // Each thread keeps its own maximum while it reads; bfloat16s are compared as they are.
-  __nv_bfloat162 highest = __float2bfloat162_rn(-INFINITY);
-#pragma unroll 4
-  for (int at = threadIdx.x; at < full_packs; at += kThreads) {
-    const Pack values = load_streaming(row + at * kPack);
-    kept[at] = reinterpret_cast<const int4&>(values);
+  RunningSum running;
+  for (int first = threadIdx.x; first < full_packs; first += kAtOnce * kThreads) {
+    Pack values[kAtOnce];
 #pragma unroll
-    for (int j = 0; j < kPack / 2; ++j) highest = __hmax2(highest, values.pairs[j]);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kThreads;
+      if (at < full_packs) values[i] = load_streaming(row + at * kPack);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = first + i * kThreads;
+      if (at >= full_packs) break;
+      kept[at] = reinterpret_cast<const int4&>(values[i]);
+      running.add(values[i]);
+    }
   }
-  float top = fmaxf(__low2float(highest), __high2float(highest));
   const bool has_edge = full_packs < packs && threadIdx.x == full_packs % kThreads;
   if (has_edge) {
     // The pack in which the vocabulary ends, and what follows, which is all padding.
@@ -51,22 +85,15 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
     unpack(load_streaming(row + full_packs * kPack), values);
     for (int j = 0; j < kPack; ++j) {
       if (full_packs * kPack + j >= pass.vocabulary) values[j] = -INFINITY;
-      top = fmaxf(top, values[j]);
     }
     const Pack masked = pack(values);
     kept[full_packs] = reinterpret_cast<const int4&>(masked);
+    running.add(masked);
   }
-  top = block_max(top, scratch);
-
+  const float top = block_max(running.top, scratch);
+  running.raise(top);
+  const float sum = block_sum(running.sum, scratch);
   const int used_packs = (pass.vocabulary + kPack - 1) / kPack;
-  float sum = 0.0f;
-  for (int at = threadIdx.x; at < used_packs; at += kThreads) {
-    float values[kPack];
-    unpack(reinterpret_cast<const Pack&>(kept[at]), values);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) sum += exp_shifted(values[j], top);
-  }
-  sum = block_sum(sum, scratch);
   const float factor = pass.scale / sum;
 
   for (int at = threadIdx.x; at < packs; at += kThreads) {

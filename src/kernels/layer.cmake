@@ -6,6 +6,7 @@ add_library(lockstep_kernels OBJECT
   kernels/column_sum.cu
   kernels/cross_entropy.cu
   kernels/embedding.cu
+  kernels/tile_products.cu
   kernels/launch_check.cu
   kernels/layer_norm.cu)
 target_include_directories(lockstep_kernels PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")

@@ -107,20 +107,6 @@ fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGra
   return {.rows = rows, .sums = {}};
 }
 
-// Through the second product and the GELU before it. A product's epilogue can do the latter, which
-// saves a pass over memory, where that is what takes the time; the sums are then left to be done.
-fused::Summed inner_gradient(Gemm& gemm, const at::Tensor& gradient,
-                             const FusedBlockWeights& weights, const FusedBlockState& state) {
-  constexpr std::int64_t kFewRows = 16384;
-  if (gradient.size(0) <= kFewRows) {
-    const at::Tensor after = fused::linear_input_gradient(gemm, gradient, weights.down);
-    return fused::gelu_gradient(after, state.before_gelu);
-  }
-  const at::Tensor before =
-      fused::linear_input_gradient(gemm, gradient, weights.down, state.before_gelu);
-  return {.rows = before, .sums = {}};
-}
-
 // All of forward but its last product, whose result no gradient needs.
 void forward_to_gelu(FusedLibraries& libraries, const at::Tensor& x,
                      const FusedBlockWeights& weights, const FusedBlockOptions& options,
@@ -135,9 +121,7 @@ void forward_to_gelu(FusedLibraries& libraries, const at::Tensor& x,
       fused::linear(gemm, state.attended, weights.projection, weights.projection_bias, x);
   state.normed_2 = fused::norm(state.middle, weights.ln_2, weights.ln_2_bias, options.epsilon,
                                state.mean_2, state.rstd_2);
-  state.before_gelu = fused::empty_rows(x, weights.up.size(1));
-  state.after_gelu =
-      fused::linear(gemm, state.normed_2, weights.up, weights.up_bias, {}, state.before_gelu);
+  state.gelu = fused::linear_gelu(gemm, state.normed_2, weights.up, weights.up_bias);
 }
 
 }  // namespace
@@ -146,8 +130,8 @@ at::Tensor fused_block_forward(FusedLibraries& libraries, const at::Tensor& x,
                                const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                FusedBlockState& state) {
   forward_to_gelu(libraries, x, weights, options, state);
-  const at::Tensor out = fused::linear(libraries.gemm, state.after_gelu, weights.down,
-                                       weights.down_bias, state.middle);
+  const at::Tensor out =
+      fused::linear(libraries.gemm, state.gelu.out, weights.down, weights.down_bias, state.middle);
   if (options.recompute) {
     state = FusedBlockState();
     state.x = x;
@@ -177,9 +161,9 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
     return output.sums;
   };
   const at::Tensor& gradient = upstream.gradient;
-  const at::Tensor down_weight = weight_gradient(state.after_gelu, gradient);
+  const at::Tensor down_weight = weight_gradient(state.gelu.out, gradient);
   const at::Tensor down_bias = bias_gradient({.rows = gradient, .sums = upstream.sums});
-  const fused::Summed up = inner_gradient(gemm, gradient, weights, state);
+  const fused::Summed up = fused::gelu_input_gradient(gemm, gradient, weights.down, state.gelu);
   const at::Tensor up_weight = weight_gradient(state.normed_2, up.rows);
   const at::Tensor up_bias = bias_gradient(up);
   const at::Tensor normed_2 = fused::linear_input_gradient(gemm, up.rows, weights.up);

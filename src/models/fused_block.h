@@ -7,7 +7,8 @@
 
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
-#include "models/side_stream.h"
+#include "models/fused_gelu.h"
+#include "optim/side_stream.h"
 
 namespace lockstep {
 
@@ -46,12 +47,12 @@ struct FusedBlockState {
   at::Tensor seed, offset;  // where ATen calls cuDNN's attention
   at::Tensor middle;        // x + attention
   at::Tensor normed_2, mean_2, rstd_2;
-  at::Tensor before_gelu, after_gelu;
+  fused::Gelu gelu;
 };
 
 /// One block of GPT-2 on rows of bfloat16 [batch * tokens, width], on the GPU: products by cublasLt
-/// with their biases, residuals and GELUs in the epilogues, attention by cuDNN, the rest by our own
-/// kernels. Neither writes into its arguments.
+/// with their biases and residuals in the epilogues, those with a GELU and all else by our own
+/// kernels, attention by cuDNN. Neither writes into its arguments.
 at::Tensor fused_block_forward(FusedLibraries& libraries, const at::Tensor& x,
                                const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                FusedBlockState& state);

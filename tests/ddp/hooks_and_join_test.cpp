@@ -4,8 +4,11 @@
 
 #include "lockstep/comm_hook.h"
 #include "lockstep/ddp.h"
+#include "lockstep/optimizer.h"
+#include "optim/step_in_backward.h"
 #include "tests/ddp/models.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -79,6 +82,21 @@ void descend(torch::nn::Module& model) {
 }
 
 }  // namespace
+
+// Its gradients are this rank's alone until all buckets are reduced.
+RANKS_TEST(StepInBackward, refuses_parameters_of_distributed_data_parallel, 2) {
+  World world = init();
+  torch::nn::Linear model(2, 2);
+  SGD optimizer(named_parameters(*model), {});
+  StepInBackward updates(optimizer);
+  updates.backward(model(torch::ones({1, 2})).sum());
+  const DistributedDataParallel ddp(world, model);
+  EXPECT_EQ(refusal([&] {
+              updates.backward(model(torch::ones({1, 2})).sum());
+            }),
+            "StepInBackward: parameter weight belongs to DistributedDataParallel, whose gradients "
+            "are complete after backward only; use Optimizer::step()");
+}
 
 RANKS_TEST(Join, ranks_with_less_input_shadow_the_others, 3) {
   World world = init();

@@ -11,8 +11,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-constexpr std::int64_t kBatch = 2, kTokens = 256, kWidth = 768, kHeads = 12;
-constexpr std::int64_t kRows = kBatch * kTokens;
+constexpr std::int64_t kTokens = 256, kWidth = 768, kHeads = 12;
 
 at::Tensor normal(at::IntArrayRef sizes, double scale, double mean = 0) {
   return (torch::randn(sizes, at::kCUDA) * scale + mean).to(at::kBFloat16);
@@ -35,12 +34,11 @@ std::vector<at::Tensor> by_aten(const at::Tensor& x, const at::Tensor& gradient,
   const at::Tensor in = x.to(type).requires_grad_();
   const at::Tensor normed = at::layer_norm(in, {kWidth}, w[0], w[1], 1e-5);
   const at::Tensor qkv =
-      at::addmm(w[3], normed, w[2]).view({kBatch, kTokens, 3, kHeads, kWidth / kHeads});
+      at::addmm(w[3], normed, w[2]).view({-1, kTokens, 3, kHeads, kWidth / kHeads});
   const auto heads = [&](int i) { return qkv.select(2, i).transpose(1, 2); };
   const at::Tensor mixed =
       at::scaled_dot_product_attention(heads(0), heads(1), heads(2), {}, 0, /*is_causal=*/true);
-  const at::Tensor middle =
-      in + at::addmm(w[5], mixed.transpose(1, 2).reshape({kRows, kWidth}), w[4]);
+  const at::Tensor middle = in + at::addmm(w[5], mixed.transpose(1, 2).reshape({-1, kWidth}), w[4]);
   const at::Tensor inner =
       at::gelu(at::addmm(w[9], at::layer_norm(middle, {kWidth}, w[6], w[7], 1e-5), w[8]), "tanh");
   const at::Tensor out = middle + at::addmm(w[11], inner, w[10]);
@@ -54,15 +52,19 @@ double apart(const at::Tensor& a, const at::Tensor& exact) {
   return ((a.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
 }
 
-TEST(FusedBlockOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
+// By batch: few rows, whose products are cublasLt's, and enough for our own.
+class FusedBlockOnGpu : public ::testing::TestWithParam<std::int64_t> {};
+
+TEST_P(FusedBlockOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
+  const std::int64_t batch = GetParam(), rows = batch * kTokens;
   torch::manual_seed(5);
   const std::vector<at::Tensor> w = some_weights();
-  const at::Tensor x = random_bf16({kRows, kWidth}), gradient = random_bf16({kRows, kWidth});
+  const at::Tensor x = random_bf16({rows, kWidth}), gradient = random_bf16({rows, kWidth});
   const FusedBlockWeights weights{w[0], w[1], w[2], w[3], w[4],  w[5],
                                   w[6], w[7], w[8], w[9], w[10], w[11]};
   FusedLibraries libraries;
   const FusedBlockOptions options{
-      .batch = kBatch, .tokens = kTokens, .heads = kHeads, .attention_scale = 0.125};
+      .batch = batch, .tokens = kTokens, .heads = kHeads, .attention_scale = 0.125};
   std::vector<at::Tensor> ours;
   {
     const at::NoGradGuard no_graph;
@@ -80,5 +82,7 @@ TEST(FusedBlockOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
     EXPECT_LE(apart(ours[i], exact[i]), apart(rounded[i], exact[i])) << "result " << i;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Batches, FusedBlockOnGpu, ::testing::Values(2, 33));
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace lockstep {
 /// from the side's own memory, so that it may be given back at any time: whatever is put there next
 /// begins after the current stream, too. Both hold in a graph that is recorded.
 ///
-/// Thread rule: one thread.
+/// Thread rule: one thread at a time.
 class SideStream {
  public:
   template <typename Work>

@@ -1,0 +1,208 @@
+#pragma once
+
+// What the products of tile_products.h do with their tiles.
+
+#include "kernels/product_tiles.cuh"
+
+namespace lockstep::kernels::tiles {
+
+struct Bent {
+  float value, slope;
+};
+
+/// GELU's tanh form and its derivative, by x * gate: the gate is 1 / (1 + exp(-2 u)), where u =
+/// sqrt(2 / pi) * (x + 0.044715 x^3). So small values are as exact as large ones.
+__device__ inline Bent gelu(float x) {
+  constexpr float kRoot = 0.7978845608028654f, kCube = 0.044715f, kLog2 = 1.4426950408889634f;
+  const float square = x * x;
+  float power, gate;
+  asm("ex2.approx.ftz.f32 %0, %1;"
+      : "=f"(power)
+      : "f"(x * fmaf(-2.0f * kLog2 * kRoot * kCube, square, -2.0f * kLog2 * kRoot)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1.0f + power));
+  const float inner = x * fmaf(6.0f * kCube * kRoot, square, 2.0f * kRoot);  // 2 x u'
+  return {.value = x * gate, .slope = fmaf(gate, fmaf(-gate, inner, inner), gate)};
+}
+
+__device__ inline unsigned pair_of(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return reinterpret_cast<const unsigned&>(pair);
+}
+__device__ inline float2 floats_of(unsigned pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+/// Forward: a bias is added, and GELU and its slope go to memory.
+struct WithGelu {
+  static constexpr bool kTransposedB = true;
+  const Bf16* bias;
+
+  __device__ void begin(Shared& shared, const Matrices&, const Shape& shape, const Place& tile,
+                        int group) {
+    for (int i = thread_of_group(); i < kWide; i += kGroupThreads) {
+      shared.bias[group][i] = tile.column + i < shape.n ? to_float(bias[tile.column + i]) : 0.0f;
+    }
+  }
+
+  __device__ void finish(Shared& shared, const Matrices& matrices, const Shape&, const Place& tile,
+                         int group, Sums& sums) {
+#pragma unroll
+    for (int square = 0; square < kSquares; ++square) {
+      const int wide = square / kHeights;
+      unsigned slopes[4][4], values[4][4];
+      bend(&shared.bias[group][wide * kSide], &sums[square % kHeights][wide * kSide / 2], slopes,
+           values);
+      // These two slots are free: the copies of the square before the last were waited for.
+      unsigned char* slope = shared.slots[group][square % 2 * 2];
+      unsigned char* value = slope + kSquare;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        store_matrices(matrices_in(slope, i), slopes[i]);
+        store_matrices(matrices_in(value, i), values[i]);
+      }
+      publish_to_copies();
+      if (copies((square + kSquares - 1) % kSquares)) wait_for_reads<0>();
+      sync_threads(kOfGroup + group, kGroupThreads);
+      if (copies(square)) {
+        const Place place = place_in(tile, square);
+        store_tile(matrices.slope, place.column, place.row, slope);
+        store_tile(matrices.out, place.column, place.row, value);
+        end_store_group();
+      }
+    }
+  }
+
+ private:
+  __device__ static void bend(const float* bias, const float* sums, unsigned (&slopes)[4][4],
+                              unsigned (&values)[4][4]) {
+#pragma unroll
+    for (int eight = 0; eight < 8; ++eight) {
+      const float2 added = *reinterpret_cast<const float2*>(bias + eight * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Bent first = gelu(sums[eight * 4 + half * 2] + added.x);
+        const Bent second = gelu(sums[eight * 4 + half * 2 + 1] + added.y);
+        slopes[eight / 2][eight % 2 * 2 + half] = pair_of(first.slope, second.slope);
+        values[eight / 2][eight % 2 * 2 + half] = pair_of(first.value, second.value);
+      }
+    }
+  }
+};
+
+/// Backward: GELU's slopes are on their way while the tile is multiplied, and the result takes
+/// their place. Its columns are added up on the way.
+struct ThroughSlope {
+  static constexpr bool kTransposedB = false;
+  float* partial;         // [tiles, n]
+  unsigned parities = 0;  // a bit for each slot
+
+  // The warp that started the last copy from a slot loads the first square into it.
+  __device__ void begin(Shared& shared, const Matrices& matrices, const Shape&, const Place& tile,
+                        int group) {
+    static_assert(kSlots == kWarpsOfGroup);
+    if (threadIdx.x % kWarp != 0) return;
+    wait_for_reads<0>();
+    load_slope(shared, matrices, tile, group, thread_of_group() / kWarp);
+  }
+
+  __device__ void finish(Shared& shared, const Matrices& matrices, const Shape& shape,
+                         const Place& tile, int group, Sums& sums) {
+    float columns[16];
+#pragma unroll
+    for (int square = 0; square < kSquares; ++square) {
+      const int slot = square % kSlots, wide = square / kHeights, high = square % kHeights;
+      shared.loaded[group][slot].wait(parities >> slot & 1);
+      parities ^= 1u << slot;
+      unsigned char* values = shared.slots[group][slot];
+      if (high == 0) {
+#pragma unroll
+        for (float& column : columns) column = 0.0f;
+      }
+      multiply_by(values, &sums[high][wide * kSide / 2], columns);
+      publish_to_copies();
+      if (square > 0 && square - 1 + kSlots < kSquares && copies(square - 1)) {
+        wait_for_reads<0>();
+        load_slope(shared, matrices, tile, group, square - 1 + kSlots);
+      }
+      sync_threads(kOfGroup + group, kGroupThreads);
+      if (copies(square)) {
+        const Place place = place_in(tile, square);
+        store_tile(matrices.out, place.column, place.row, values);
+        end_store_group();
+      }
+      // Between two of these barriers, what all warps had put there before the first.
+      if (high == 0 && wide > 0) pass_sums_on(shared, shape, tile, group, wide - 1);
+      if (high == kHeights - 1) put_sums(shared, group, columns);
+    }
+    sync_threads(kOfGroup + group, kGroupThreads);
+    pass_sums_on(shared, shape, tile, group, kWidths - 1);
+  }
+
+ private:
+  __device__ static void load_slope(Shared& shared, const Matrices& matrices, const Place& tile,
+                                    int group, int square) {
+    Barrier& loaded = shared.loaded[group][square % kSlots];
+    loaded.arrive_and_expect(kSquare);
+    const Place place = place_in(tile, square);
+    load_tile(shared.slots[group][square % kSlots], matrices.slope, place.column, place.row,
+              loaded);
+  }
+
+  __device__ static void multiply_by(unsigned char* square, const float* sums,
+                                     float (&columns)[16]) {
+    unsigned pairs[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load_matrices(matrices_in(square, i), pairs[i]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int eight = i * 2 + j / 2;
+        const float* sum = sums + eight * 4 + j % 2 * 2;
+        const float2 slope = floats_of(pairs[i][j]);
+        pairs[i][j] = pair_of(sum[0] * slope.x, sum[1] * slope.y);
+        const float2 rounded = floats_of(pairs[i][j]);
+        columns[eight * 2] += rounded.x;
+        columns[eight * 2 + 1] += rounded.y;
+      }
+      store_matrices(matrices_in(square, i), pairs[i]);
+    }
+  }
+
+  // A lane has the sums of 16 columns over a few rows. Every exchange halves the columns that it
+  // goes on with.
+  template <int kHalf>
+  __device__ static void halve(float (&columns)[16]) {
+    const bool keeps_second = threadIdx.x & kHalf * 2;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float first = columns[i], second = columns[kHalf + i];
+      const float other = __shfl_xor_sync(0xffffffffu, keeps_second ? first : second, kHalf * 2);
+      columns[i] = (keeps_second ? second : first) + other;
+    }
+  }
+
+  __device__ static void put_sums(Shared& shared, int group, float (&columns)[16]) {
+    halve<8>(columns);
+    halve<4>(columns);
+    halve<2>(columns);
+    const int lane = threadIdx.x % kWarp, warp = thread_of_group() / kWarp;
+    const int eight = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
+    float* sums = &shared.sums[group][warp][eight * 8 + lane % 4 * 2];
+    *reinterpret_cast<float2*>(sums) = {columns[0], columns[1]};
+  }
+
+  // Of one square's columns over all rows of the tile.
+  __device__ void pass_sums_on(const Shared& shared, const Shape& shape, const Place& tile,
+                               int group, int wide) const {
+    const int mine = thread_of_group();
+    const int column = tile.column + wide * kSide + mine;
+    if (mine >= kSide || column >= shape.n) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kWarpsOfGroup; ++i) sum += shared.sums[group][i][mine];
+    partial[static_cast<std::int64_t>(tile.row / kHigh) * shape.n + column] = sum;
+  }
+};
+
+}  // namespace lockstep::kernels::tiles
