@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/gelu.cuh"
 #include "kernels/partial_sums.cuh"
 
 namespace lockstep::kernels {
@@ -59,21 +60,11 @@ struct ThroughGelu {
     unpack(read.gradient, gradients);
     unpack(read.before, xs);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) gradients[j] *= gelu_slope(xs[j]);
+    for (int j = 0; j < kPack; ++j) gradients[j] *= gelu(xs[j]).slope;
     return pack(gradients);
   }
   __device__ void pass_on(std::int64_t row, int column, int columns, const Pack& pack) const {
     store(out + row * columns + column, pack);
-  }
-
-  // d/dx of x / 2 * (1 + tanh(u)), u = sqrt(2 / pi) * (x + 0.044715 x^3).
-  __device__ static float gelu_slope(float x) {
-    constexpr float kRoot = 0.7978845608028654f, kCube = 0.044715f;
-    const float square = x * x;
-    const float u = kRoot * x * (1.0f + kCube * square);
-    const float t = 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * u));
-    const float slope = kRoot * (1.0f + 3.0f * kCube * square);
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
   }
 };
 

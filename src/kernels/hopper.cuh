@@ -6,15 +6,18 @@
 
 #include <cuda.h>
 
+#include "kernels/approximate.cuh"
 #include "kernels/device.cuh"
+#include "kernels/tile_layout.cuh"
 
 namespace lockstep::kernels {
 
-/// Threads of a group: four warps, which multiply together.
-inline constexpr int kGroupThreads = 128;
-/// A row of a tile in shared memory, in bytes: within eight rows, 16 bytes at `place` of row `r`
-/// lie at `place ^ r`, so that no two threads want the same bank.
-inline constexpr int kTileRow = 128;
+/// The block's shared memory, whose size was given at the launch.
+template <class T>
+__device__ T& shared_memory() {
+  extern __shared__ unsigned char memory[];
+  return *reinterpret_cast<T*>(memory);
+}
 
 __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -53,6 +56,10 @@ struct Barrier {
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state)),
         "r"(bytes)
         : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&state))
+                 : "memory");
   }
   /// At the same barrier of another block of the cluster, or of this one. It tells of reads that
   /// have ended, so it need not publish what was written, which would take longer than a tile.
@@ -102,6 +109,15 @@ __device__ inline void load_tile_to(unsigned short blocks, void* to, const CUten
       : "memory");
 }
 
+/// `bytes` from memory, a multiple of 16, as are both addresses.
+__device__ inline void load_bytes(void* to, const void* from, int bytes, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier.state))
+      : "memory");
+}
+
 /// What a thread wrote to shared memory is seen by copies that are started after this and a
 /// barrier.
 __device__ inline void publish_to_copies() {
@@ -136,20 +152,6 @@ __device__ inline void store_matrices(unsigned address, const unsigned (&pairs)[
                "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3]));
 }
 
-/// How products find a tile whose rows of 128 bytes are swizzled. `across` is the distance of the
-/// next 64 columns where a row runs along the result's columns, and counts for nothing where it
-/// runs along the sum.
-__device__ inline std::uint64_t tile_descriptor(unsigned address, unsigned across) {
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kEightRows = 8 * kTileRow;
-  return kSwizzle128 | (kEightRows >> 4) << 32 | std::uint64_t{across >> 4} << 16 |
-         (address & 0x3ffff) >> 4;
-}
-/// The descriptor of what begins `bytes` later.
-__device__ inline std::uint64_t moved(std::uint64_t descriptor, int bytes) {
-  return descriptor + static_cast<unsigned>(bytes >> 4);
-}
-
 /// Between other uses of the sums' registers and products.
 __device__ inline void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -162,6 +164,21 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
+// Four floats of memory that no other block touches, past the first cache, which would keep old
+// ones. Those of one thread at one place happen in its order.
+__device__ inline void write_floats(float* at, float4 values) {
+  __stcg(reinterpret_cast<float4*>(at), values);
+}
+__device__ inline float4 read_floats(const float* at) {
+  return __ldcg(reinterpret_cast<const float4*>(at));
+}
+/// Added where they lie, without waiting for them.
+__device__ inline void add_floats(float* at, float4 values) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(values.x),
+               "f"(values.y), "f"(values.z), "f"(values.w)
+               : "memory");
+}
+
 /// A thread's registers from here on: what one group of warps gives back another may take.
 template <int kCount>
 __device__ inline void give_registers_back() {
@@ -170,43 +187,6 @@ __device__ inline void give_registers_back() {
 template <int kCount>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-
-/// sums = a * b, or += where `adds`: 64 rows, 192 columns, 16 terms; a lane's sums lie as in
-/// load_matrices(), eight columns after the other, and in each the rows below 8 before the others.
-/// A row of b's tile runs along the sum or, if it is transposed, along the columns.
-template <bool kTransposedB>
-__device__ inline void multiply(float (&sums)[96], std::uint64_t a, std::uint64_t b, int adds) {
-  asm volatile(
-      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-      "}, %96, %97, adds, 1, 1, 0, %99;\n}"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
-        "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-        "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]),
-        "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]),
-        "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]),
-        "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),
-        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]),
-        "+f"(sums[37]), "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]),
-        "+f"(sums[42]), "+f"(sums[43]), "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]),
-        "+f"(sums[47]), "+f"(sums[48]), "+f"(sums[49]), "+f"(sums[50]), "+f"(sums[51]),
-        "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]), "+f"(sums[56]),
-        "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),
-        "+f"(sums[62]), "+f"(sums[63]), "+f"(sums[64]), "+f"(sums[65]), "+f"(sums[66]),
-        "+f"(sums[67]), "+f"(sums[68]), "+f"(sums[69]), "+f"(sums[70]), "+f"(sums[71]),
-        "+f"(sums[72]), "+f"(sums[73]), "+f"(sums[74]), "+f"(sums[75]), "+f"(sums[76]),
-        "+f"(sums[77]), "+f"(sums[78]), "+f"(sums[79]), "+f"(sums[80]), "+f"(sums[81]),
-        "+f"(sums[82]), "+f"(sums[83]), "+f"(sums[84]), "+f"(sums[85]), "+f"(sums[86]),
-        "+f"(sums[87]), "+f"(sums[88]), "+f"(sums[89]), "+f"(sums[90]), "+f"(sums[91]),
-        "+f"(sums[92]), "+f"(sums[93]), "+f"(sums[94]), "+f"(sums[95])
-      : "l"(a), "l"(b), "r"(adds), "n"(kTransposedB ? 1 : 0));
 }
 
 }  // namespace lockstep::kernels

@@ -7,22 +7,19 @@
 // Two blocks of a cluster have tiles one below the other, so that each loads half of the tile of b
 // for both.
 
-#include "kernels/hopper.cuh"
+#include "kernels/fragments.cuh"
+#include "kernels/wgmma.cuh"
 
 namespace lockstep::kernels::tiles {
 
 inline constexpr int kCluster = 2;
 inline constexpr int kGroups = 2;  // that multiply
 inline constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-inline constexpr int kWarpsOfGroup = kGroupThreads / kWarp;
-inline constexpr int kSide = 64;                  // of a square: rows of one product, and
-inline constexpr int kSquare = kSide * kTileRow;  // bytes of its values
-inline constexpr int kHeights = 2;                // squares of a tile
+inline constexpr int kHeights = 2;  // squares of a tile
 inline constexpr int kWidths = 3;
 inline constexpr int kSquares = kHeights * kWidths;
 inline constexpr int kHigh = kHeights * kSide, kWide = kWidths * kSide;
 inline constexpr int kDeep = kSide;  // terms of a sum that are loaded at a time
-inline constexpr int kStep = 16;     // and multiplied by one instruction
 inline constexpr int kStages = 4;
 inline constexpr int kSlots = 4;  // for squares on their way from or to memory, of each group
 
@@ -74,10 +71,6 @@ __device__ inline Place place_of(int tile, const Shape& shape, unsigned rank) {
 __device__ inline Place place_in(const Place& tile, int square) {
   return {.row = tile.row + square % kHeights * kSide,
           .column = tile.column + square / kHeights * kSide};
-}
-
-__device__ inline int thread_of_group() {
-  return static_cast<int>(threadIdx.x) % kGroupThreads;
 }
 
 /// One thread's work: tile after tile into the stages, as they become empty.
@@ -139,7 +132,7 @@ __device__ void multiply_tile(Shared& shared, Sums& sums, const Shape& shape, in
 #pragma unroll
       for (int high = 0; high < kHeights; ++high) {
         const int from = high * kSquare + step * kStep * static_cast<int>(sizeof(Bf16));
-        multiply<kTransposedB>(sums[high], moved(a, from), b_step, i > 0 || step > 0);
+        multiply<false, kTransposedB>(sums[high], moved(a, from), b_step, i > 0 || step > 0);
       }
     }
     end_product_group();
@@ -159,23 +152,13 @@ __device__ inline bool copies(int square) {
   return thread_of_group() == square % kWarpsOfGroup * kWarp;
 }
 
-/// Where lanes find the values of load_matrices() and store_matrices() in a square: 16 rows of the
-/// warp, 16 columns from 16 * `sixteen` on.
-__device__ inline unsigned matrices_in(const unsigned char* square, int sixteen) {
-  const int lane = threadIdx.x % kWarp, warp = thread_of_group() / kWarp;
-  const int row = warp * 16 + lane % 16;
-  const int place = (sixteen * 2 + lane / 16) ^ (row % 8);
-  return shared_address(square) + row * kTileRow + place * 16;
-}
-
 /// An epilogue has `kTransposedB`, and a group calls its begin() before it multiplies a tile and
 /// finish() afterwards.
 template <class Epilogue>
 __global__ void __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ Matrices matrices, Epilogue epilogue, Shape shape) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Shared& shared = shared_memory<Shared>();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       shared.full[i].init(1);

@@ -2,35 +2,10 @@
 
 // What the products of tile_products.h do with their tiles.
 
+#include "kernels/gelu.cuh"
 #include "kernels/product_tiles.cuh"
 
 namespace lockstep::kernels::tiles {
-
-struct Bent {
-  float value, slope;
-};
-
-/// GELU's tanh form and its derivative, by x * gate: the gate is 1 / (1 + exp(-2 u)), where u =
-/// sqrt(2 / pi) * (x + 0.044715 x^3). So small values are as exact as large ones.
-__device__ inline Bent gelu(float x) {
-  constexpr float kRoot = 0.7978845608028654f, kCube = 0.044715f, kLog2 = 1.4426950408889634f;
-  const float square = x * x;
-  float power, gate;
-  asm("ex2.approx.ftz.f32 %0, %1;"
-      : "=f"(power)
-      : "f"(x * fmaf(-2.0f * kLog2 * kRoot * kCube, square, -2.0f * kLog2 * kRoot)));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1.0f + power));
-  const float inner = x * fmaf(6.0f * kCube * kRoot, square, 2.0f * kRoot);  // 2 x u'
-  return {.value = x * gate, .slope = fmaf(gate, fmaf(-gate, inner, inner), gate)};
-}
-
-__device__ inline unsigned pair_of(float first, float second) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return reinterpret_cast<const unsigned&>(pair);
-}
-__device__ inline float2 floats_of(unsigned pair) {
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-}
 
 /// Forward: a bias is added, and GELU and its slope go to memory.
 struct WithGelu {

@@ -1,0 +1,47 @@
+#pragma once
+
+// A thread's part of tiles: squares of 64 rows of 64 bfloat16s, one of whose rows is a row of a
+// tile in shared memory, are held by a group of warps, 16 rows by each.
+
+#include "kernels/hopper.cuh"
+
+namespace lockstep::kernels {
+
+inline constexpr int kWarpsOfGroup = kGroupThreads / kWarp;
+inline constexpr int kSide = 64;
+inline constexpr int kSquare = kSide * kTileRow;  // bytes
+inline constexpr int kStep = 16;                  // terms of a sum that one instruction multiplies
+
+__device__ inline int thread_of_group() {
+  return static_cast<int>(threadIdx.x) % kGroupThreads;
+}
+
+__device__ inline unsigned pair_of(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return reinterpret_cast<const unsigned&>(pair);
+}
+__device__ inline float2 floats_of(unsigned pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+/// Where lanes find the values of load_matrices() and store_matrices() in a square: 16 rows of the
+/// warp, 16 columns from 16 * `sixteen` on.
+__device__ inline unsigned matrices_in(const unsigned char* square, int sixteen) {
+  const int lane = threadIdx.x % kWarp, warp = thread_of_group() / kWarp;
+  const int row = warp * 16 + lane % 16;
+  const int place = (sixteen * 2 + lane / 16) ^ (row % 8);
+  return shared_address(square) + row * kTileRow + place * 16;
+}
+
+/// 16 columns of sums, from 16 * `sixteen` on, rounded and laid out as load_matrices() gives them,
+/// which is also how a product takes them.
+template <int kSums>
+__device__ inline void round_sums(const float (&sums)[kSums], int sixteen, unsigned (&pairs)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float* first = &sums[sixteen * 8 + i * 2];
+    pairs[i] = pair_of(first[0], first[1]);
+  }
+}
+
+}  // namespace lockstep::kernels
