@@ -9,6 +9,7 @@ add_library(lockstep_kernels OBJECT
   kernels/launch_check.cu
   kernels/layer_norm.cu
   kernels/tensor_maps.cu
+  kernels/tile_attention.cu
   kernels/tile_products.cu)
 target_include_directories(lockstep_kernels PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
 target_compile_options(lockstep_kernels PRIVATE -std=c++20)  # CMake 3.25 does not know that nvcc can

@@ -1,12 +1,5 @@
 #include "models/fused_block.h"
 
-#include <tuple>
-
-#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-
 #include "models/fused_ops.h"
 
 namespace lockstep {
@@ -14,97 +7,12 @@ namespace {
 
 using kernels::Gemm;
 
-// Queries, keys and values of all heads, [batch, heads, tokens, head size], as views of one matrix.
-std::array<at::Tensor, 3> heads_of(const at::Tensor& qkv, const FusedBlockOptions& options) {
-  const std::int64_t width = qkv.size(1) / 3;
-  const at::Tensor parts =
-      qkv.view({options.batch, options.tokens, 3, options.heads, width / options.heads});
-  return {parts.select(2, 0).transpose(1, 2), parts.select(2, 1).transpose(1, 2),
-          parts.select(2, 2).transpose(1, 2)};
-}
-
-at::Tensor as_heads(const at::Tensor& rows, const FusedBlockOptions& options) {
-  return rows.view({options.batch, options.tokens, options.heads, rows.size(1) / options.heads})
-      .transpose(1, 2);
-}
-
 kernels::AttentionShape attention_shape(const FusedBlockOptions& options, std::int64_t width) {
   return {.batch = options.batch,
           .tokens = options.tokens,
           .heads = options.heads,
           .head_size = width / options.heads,
           .scale = static_cast<float>(options.attention_scale)};
-}
-
-at::Tensor bytes_beside(const at::Tensor& like, std::int64_t count) {
-  return at::empty({count}, like.options().dtype(at::kByte));
-}
-
-// cuDNN as ATen calls it: for builds without cuDNN's headers.
-at::Tensor attend_through_aten(const FusedBlockOptions& options, FusedBlockState& state) {
-  const auto [query, key, value] = heads_of(state.qkv, options);
-  const auto result = at::_scaled_dot_product_cudnn_attention(
-      query, key, value, /*attn_bias=*/{}, /*compute_log_sumexp=*/true, /*dropout_p=*/0,
-      /*is_causal=*/true, /*return_debug_mask=*/false, options.attention_scale);
-  state.log_sum_exp = std::get<1>(result);
-  state.seed = std::get<6>(result);
-  state.offset = std::get<7>(result);
-  const at::Tensor& heads = std::get<0>(result);
-  return heads.transpose(1, 2).reshape(state.x.sizes());
-}
-
-at::Tensor attend(kernels::Attention& attention, const FusedBlockOptions& options,
-                  FusedBlockState& state) {
-  const kernels::AttentionShape shape = attention_shape(options, state.x.size(1));
-  if (!attention.takes(shape)) return attend_through_aten(options, state);
-  const at::Tensor out = at::empty_like(state.x);
-  state.log_sum_exp = fused::empty_floats(state.x, {shape.batch, shape.heads, shape.tokens});
-  const at::Tensor scratch = bytes_beside(out, attention.forward_scratch(shape));
-  attention.forward(shape,
-                    {.qkv = fused::bits(state.qkv),
-                     .out = fused::bits(out),
-                     .log_sum_exp = fused::floats(state.log_sum_exp)},
-                    scratch.data_ptr(), fused::stream());
-  return out;
-}
-
-fused::Summed attention_gradient_through_aten(const at::Tensor& gradient,
-                                              const FusedBlockOptions& options,
-                                              const FusedBlockState& state) {
-  const auto [query, key, value] = heads_of(state.qkv, options);
-  const auto [query_gradient, key_gradient, value_gradient] =
-      at::_scaled_dot_product_cudnn_attention_backward(
-          as_heads(gradient, options), query, key, value, as_heads(state.attended, options),
-          state.log_sum_exp, state.seed, state.offset, /*attn_bias=*/{}, /*cum_seq_q=*/{},
-          /*cum_seq_k=*/{}, options.tokens, options.tokens, /*dropout_p=*/0, /*is_causal=*/true,
-          options.attention_scale);
-  const auto as_rows = [&](const at::Tensor& heads) {  // a view, as cuDNN lays them out
-    return heads.transpose(1, 2).reshape(gradient.sizes());
-  };
-  return fused::join({as_rows(query_gradient), as_rows(key_gradient), as_rows(value_gradient)});
-}
-
-// Through the projection of what attention gave, and attention itself, to queries, keys and values.
-// Their sums may be left to be done.
-fused::Summed attention_gradient(FusedLibraries& libraries, const fused::NormGradients& middle,
-                                 const FusedBlockWeights& weights, const FusedBlockOptions& options,
-                                 const FusedBlockState& state) {
-  const at::Tensor gradient =
-      fused::linear_input_gradient(libraries.gemm, middle.x, weights.projection);
-  const kernels::AttentionShape shape = attention_shape(options, gradient.size(1));
-  if (!libraries.attention.takes(shape)) {
-    return attention_gradient_through_aten(gradient, options, state);
-  }
-  const at::Tensor rows = at::empty_like(state.qkv);
-  const at::Tensor scratch = bytes_beside(rows, libraries.attention.backward_scratch(shape));
-  libraries.attention.backward(shape,
-                               {.qkv = fused::bits(state.qkv),
-                                .out = fused::bits(state.attended),
-                                .log_sum_exp = fused::floats(state.log_sum_exp),
-                                .gradient = fused::bits(gradient),
-                                .qkv_gradient = fused::bits(rows)},
-                               scratch.data_ptr(), fused::stream());
-  return {.rows = rows, .sums = {}};
 }
 
 // All of forward but its last product, whose result no gradient needs.
@@ -116,9 +24,10 @@ void forward_to_gelu(FusedLibraries& libraries, const at::Tensor& x,
   state.normed_1 =
       fused::norm(x, weights.ln_1, weights.ln_1_bias, options.epsilon, state.mean_1, state.rstd_1);
   state.qkv = fused::linear(gemm, state.normed_1, weights.qkv, weights.qkv_bias);
-  state.attended = attend(libraries.attention, options, state);
+  state.attended =
+      fused::attend(libraries.attention, attention_shape(options, x.size(1)), state.qkv);
   state.middle =
-      fused::linear(gemm, state.attended, weights.projection, weights.projection_bias, x);
+      fused::linear(gemm, state.attended.out, weights.projection, weights.projection_bias, x);
   state.normed_2 = fused::norm(state.middle, weights.ln_2, weights.ln_2_bias, options.epsilon,
                                state.mean_2, state.rstd_2);
   state.gelu = fused::linear_gelu(gemm, state.normed_2, weights.up, weights.up_bias);
@@ -170,8 +79,10 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
   const fused::NormGradients middle = fused::norm_gradients(normed_2, state.middle, weights.ln_2,
                                                             state.mean_2, state.rstd_2, gradient);
   beside([&] { middle.unfinished.finish(); });
-  const at::Tensor projection_weight = weight_gradient(state.attended, middle.x);
-  fused::Summed qkv = attention_gradient(libraries, middle, weights, options, state);
+  const at::Tensor projection_weight = weight_gradient(state.attended.out, middle.x);
+  fused::Summed qkv = fused::attention_gradient(
+      libraries.attention, attention_shape(options, gradient.size(1)), state.qkv, state.attended,
+      fused::linear_input_gradient(gemm, middle.x, weights.projection));
   const at::Tensor qkv_weight = weight_gradient(state.normed_1, qkv.rows);
   if (!qkv.sums.defined()) {
     qkv.sums = beside(

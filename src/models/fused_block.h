@@ -5,8 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kernels/attention.h"
-#include "kernels/gemm.h"
+#include "models/fused_attention.h"
 #include "models/fused_gelu.h"
 #include "optim/side_stream.h"
 
@@ -43,16 +42,15 @@ struct FusedBlockState {
   at::Tensor x;  // what came in
   at::Tensor normed_1, mean_1, rstd_1;
   at::Tensor qkv;
-  at::Tensor attended, log_sum_exp;
-  at::Tensor seed, offset;  // where ATen calls cuDNN's attention
-  at::Tensor middle;        // x + attention
+  fused::Attended attended;
+  at::Tensor middle;  // x + attention
   at::Tensor normed_2, mean_2, rstd_2;
   fused::Gelu gelu;
 };
 
 /// One block of GPT-2 on rows of bfloat16 [batch * tokens, width], on the GPU: products by cublasLt
 /// with their biases and residuals in the epilogues, those with a GELU and all else by our own
-/// kernels, attention by cuDNN. Neither writes into its arguments.
+/// kernels, attention by cuDNN or our own. Neither writes into its arguments.
 at::Tensor fused_block_forward(FusedLibraries& libraries, const at::Tensor& x,
                                const FusedBlockWeights& weights, const FusedBlockOptions& options,
                                FusedBlockState& state);

@@ -1,48 +1,26 @@
 #include "kernels/attention.h"
 
-#include <array>
-#include <cmath>
-
 #include <gtest/gtest.h>
 
 #include "kernels/column_sum.h"
-#include "tests/kernels/tensors.h"
+#include "tests/kernels/attended.h"
 
-// Against ATen in float64, which starts from the same bfloat16s.
 using namespace lockstep;
 using namespace lockstep::testing;
 
 namespace {
-
-// Queries, keys and values of all heads, or the same of their gradients.
-std::array<at::Tensor, 3> heads_of(const at::Tensor& qkv, const kernels::AttentionShape& shape) {
-  const at::Tensor parts = qkv.view({shape.batch, shape.tokens, 3, shape.heads, shape.head_size});
-  return {parts.select(2, 0).transpose(1, 2), parts.select(2, 1).transpose(1, 2),
-          parts.select(2, 2).transpose(1, 2)};
-}
-
-double apart(const at::Tensor& result, const at::Tensor& exact) {
-  return ((result.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
-}
-
-struct Attended {
-  at::Tensor out, gradient;
-};
 
 Attended by_cudnn(const kernels::AttentionShape& shape, const at::Tensor& qkv,
                   const at::Tensor& gradient) {
   kernels::Attention attention;
   EXPECT_TRUE(attention.takes(shape));
   if (::testing::Test::HasFailure()) return {};
-  const auto scratch = [](std::int64_t bytes) {
-    return torch::empty({bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
-  };
   Attended found{.out = empty_bf16(gradient.sizes()), .gradient = empty_bf16(qkv.sizes())};
   const at::Tensor stats = empty_f32({shape.batch, shape.heads, shape.tokens});
-  const at::Tensor first = scratch(attention.forward_scratch(shape));
+  const at::Tensor first = empty_bytes(attention.forward_scratch(shape));
   attention.forward(shape, {.qkv = bf16(qkv), .out = bf16(found.out), .log_sum_exp = f32(stats)},
                     first.data_ptr(), current_stream());
-  const at::Tensor second = scratch(attention.backward_scratch(shape));
+  const at::Tensor second = empty_bytes(attention.backward_scratch(shape));
   attention.backward(shape,
                      {.qkv = bf16(qkv),
                       .out = bf16(found.out),
@@ -64,18 +42,9 @@ TEST_P(AttentionOnGpu, HasFloat64sResultsAndGradients) {
   const Attended found = by_cudnn(shape, qkv, gradient);
   ASSERT_TRUE(found.out.defined());
 
-  const at::Tensor exact = qkv.to(at::kDouble).requires_grad_();
-  const auto [query, key, value] = heads_of(exact, shape);
-  const at::Tensor mask =
-      torch::ones({shape.tokens, shape.tokens}, at::kCUDA).to(at::kBool).tril().logical_not();
-  const at::Tensor weights =
-      at::softmax((at::matmul(query, key.transpose(2, 3)) * static_cast<double>(shape.scale))
-                      .masked_fill(mask, -INFINITY),
-                  -1);
-  const at::Tensor out = at::matmul(weights, value).transpose(1, 2).reshape({rows, width});
-  out.backward(gradient.to(at::kDouble));
-  EXPECT_LE(apart(found.out, out.detach()), 6e-3);
-  EXPECT_LE(apart(found.gradient, exact.grad()), 1e-2);
+  const Attended exact = attended_exactly(shape, qkv, gradient);
+  EXPECT_LE(relative_error(found.out, exact.out), 6e-3);
+  EXPECT_LE(relative_error(found.gradient, exact.gradient), 1e-2);
 }
 
 // The rule by which keys get 0 and values the sums of what comes back, on real gradients.
@@ -104,10 +73,10 @@ TEST_P(AttentionOnGpu, HasTheSumsOfItsGradients) {
   const at::Tensor exact = found.gradient.to(at::kDouble).sum(0);
   const double size = exact.norm().item<double>();
   const auto third = [&](const at::Tensor& all, int i) { return all.narrow(0, i * width, width); };
-  EXPECT_LE(apart(third(out, 0), third(exact, 0)), 1e-5);
+  EXPECT_LE(relative_error(third(out, 0), third(exact, 0)), 1e-5);
   EXPECT_EQ(third(out, 1).abs().max().item<double>(), 0.0);
   EXPECT_LE(third(exact, 1).norm().item<double>(), 1e-2 * size);  // rounding alone
-  EXPECT_LE(apart(third(out, 2), third(exact, 2)), 1e-2);
+  EXPECT_LE(relative_error(third(out, 2), third(exact, 2)), 1e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,7 +1,7 @@
 # Hopper's kernels compiled for the CPU (launch.h): CUDA's headers are needed, a GPU is not. Sanitizers do not
 # follow threads that take turns on stacks of their own.
 lockstep_test(kernels_on_cpu_test LABELS unit
-              SOURCES kernels/tile_products_on_cpu_test.cpp
+              SOURCES kernels/tile_attention_on_cpu_test.cpp kernels/tile_products_on_cpu_test.cpp
               kernels/on_cpu/layouts_test.cpp
               kernels/on_cpu/mistakes_test.cpp kernels/on_cpu/barriers.cpp kernels/on_cpu/block.cpp
               kernels/on_cpu/copies.cpp kernels/on_cpu/deadlock.cpp kernels/on_cpu/fiber.cpp

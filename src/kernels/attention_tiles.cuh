@@ -1,0 +1,61 @@
+#pragma once
+
+// What attention's kernels, forward and backward, have in common: heads of 64 columns, so that a
+// token's queries, keys or values are one row of a tile, and tiles of 128 tokens. Two groups of
+// warps multiply, each with 64 rows at a time, and a third one loads.
+
+#include "kernels/fragments.cuh"
+#include "kernels/wgmma.cuh"
+
+namespace lockstep::kernels::attention {
+
+inline constexpr int kHeadSize = kSide;
+inline constexpr int kTokens = 128;               // of a tile
+inline constexpr int kTile = kTokens * kTileRow;  // bytes
+inline constexpr int kGroups = 2;                 // that multiply
+inline constexpr int kSteps = kTokens / kStep;    // of a sum over a tile's tokens
+inline constexpr int kDeeps = kHeadSize / kStep;  // of a sum over a head's columns
+inline constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+inline constexpr int kArrivals = kGroups * kWarpsOfGroup;  // that make room: one of each warp
+
+// Registers of a thread that loads, and of one that multiplies.
+inline constexpr int kFewRegisters = 24, kManyRegisters = 240;
+
+/// Bytes of shared memory that a block can have.
+inline constexpr int kMostShared = 227 * 1024;
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+struct Shape {
+  int batch, tokens, heads;
+  float scale;
+
+  __host__ __device__ int tiles() const { return tokens / kTokens; }
+  __host__ __device__ int all_heads() const { return batch * heads; }
+};
+
+/// Where a head's tile lies: the row of its first token, and its column within the queries, the
+/// keys (`part` 1) or the values (2).
+__device__ inline int row_of(const Shape& shape, int head, int tile) {
+  return head / shape.heads * shape.tokens + tile * kTokens;
+}
+__device__ inline int column_of(const Shape& shape, int head, int part = 0) {
+  return (part * shape.heads + head % shape.heads) * kHeadSize;
+}
+
+/// A square of float32 sums times `factor`, as bfloat16s in shared memory.
+__device__ inline void put_square(unsigned char* square, const float (&sums)[kSide / 2],
+                                  float factor) {
+#pragma unroll
+  for (int i = 0; i < kSide / 16; ++i) {
+    unsigned pairs[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float* first = &sums[i * 8 + j * 2];
+      pairs[j] = pair_of(first[0] * factor, first[1] * factor);
+    }
+    store_matrices(matrices_in(square, i), pairs);
+  }
+}
+
+}  // namespace lockstep::kernels::attention

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernels/attention.h"
+
+namespace lockstep::kernels {
+
+/// Causal self-attention (attention.h) by kernels of our own, for Hopper. Two runs have the same
+/// bits: gradients of queries are added up in a fixed order.
+
+/// Whether the current device is one, heads have 64 columns, and tokens are a multiple of 128.
+bool has_tile_attention(const AttentionShape& shape);
+
+void tile_attention_forward(const AttentionShape& shape, const AttentionForward& call,
+                            Stream stream);
+
+/// Bytes of scratch, at a multiple of 16, for backward.
+std::int64_t tile_attention_scratch(const AttentionShape& shape);
+void tile_attention_backward(const AttentionShape& shape, const AttentionBackward& call,
+                             void* scratch, Stream stream);
+
+}  // namespace lockstep::kernels
