@@ -2,6 +2,7 @@
 
 #include <cfloat>
 
+#include "kernels/approximate.cuh"
 #include "kernels/device.cuh"
 
 namespace lockstep::kernels {
@@ -13,9 +14,7 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 // exp(x - shift). The difference first: with log2(e) in both, large logits would overflow.
 __device__ float exp_shifted(float x, float shift) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"((x - shift) * kLog2E));
-  return result;
+  return power_of_two((x - shift) * kLog2E);
 }
 
 // The sum of exp(x - top) over what a thread has seen, where `top` is the highest of that: so the

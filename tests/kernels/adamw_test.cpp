@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/error.h"
-#include "lockstep/optimizer.h"
 #include "tests/kernels/tensors.h"
 
 using namespace lockstep;
@@ -16,10 +14,10 @@ namespace {
 // A part and its step in float64 beside it.
 struct Followed {
   explicit Followed(std::int64_t count)
-      : weights(torch::randn({count}, at::kCUDA)),
-        first(torch::zeros({count}, at::kCUDA)),
-        second(torch::zeros({count}, at::kCUDA)),
-        gradients(torch::zeros({count}, at::kCUDA)),
+      : weights(copy_of(torch::randn({count}, kDevice))),
+        first(copy_of(torch::zeros({count}, kDevice))),
+        second(copy_of(torch::zeros({count}, kDevice))),
+        gradients(torch::zeros({count}, kDevice)),
         out(empty_bf16({count})),
         exact(weights.to(at::kDouble)),
         exact_first(first.to(at::kDouble)),
@@ -58,14 +56,15 @@ std::vector<kernels::AdamWPart> parts_of(const std::vector<Followed>& all,
   return parts;
 }
 
-TEST(AdamWOnGpu, FollowsTheFormulaInFloat64OverManySteps) {
+TEST(AdamWKernel, FollowsTheFormulaInFloat64OverManySteps) {
   torch::manual_seed(5);
   std::vector<Followed> all;
-  for (const std::int64_t count : {1L, 3L, 4L, 4095L, 4096L, 4097L, 1000003L}) {
+  const std::int64_t large = by_device(1000003, 8195);
+  for (const std::int64_t count : {1L, 3L, 4L, 4095L, 4096L, 4097L, large}) {
     all.emplace_back(count);
   }
-  const at::Tensor number = torch::zeros({}, at::kCUDA), rate = torch::zeros({}, at::kCUDA);
-  const at::Tensor scale = torch::full({}, 0.5f, at::kCUDA);
+  const at::Tensor number = torch::zeros({}, kDevice), rate = torch::zeros({}, kDevice);
+  const at::Tensor scale = torch::full({}, 0.5f, kDevice);
   const kernels::AdamWOptions options{
       .learning_rate_on_device = f32(rate), .weight_decay = 0.1, .gradient_scale = f32(scale)};
   for (int i = 1; i <= 20; ++i) {
@@ -84,11 +83,11 @@ TEST(AdamWOnGpu, FollowsTheFormulaInFloat64OverManySteps) {
   }
 }
 
-TEST(AdamWOnGpu, TakesMorePartsThanALaunchHasRoomFor) {
+TEST(AdamWKernel, TakesMorePartsThanALaunchHasRoomFor) {
   torch::manual_seed(6);
   std::vector<Followed> all;
   for (int i = 0; i < 1100; ++i) all.emplace_back(i % 7);  // some are empty
-  const at::Tensor number = torch::ones({}, at::kCUDA);
+  const at::Tensor number = torch::ones({}, kDevice);
   const kernels::AdamWOptions options{.learning_rate = 1e-2};
   for (Followed& each : all) {
     each.gradients.normal_();
@@ -97,14 +96,15 @@ TEST(AdamWOnGpu, TakesMorePartsThanALaunchHasRoomFor) {
   const auto parts = parts_of(all, number);
   kernels::adamw(parts.data(), static_cast<int>(parts.size()), options, current_stream());
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].weights.numel() > 0) EXPECT_LE(all[i].distance(), 1e-6) << i;
+    if (all[i].weights.numel() == 0) continue;
+    EXPECT_LE(all[i].distance(), 1e-6) << i;
   }
 }
 
-TEST(AdamWOnGpu, DoesNothingWhereInfinityWasFound) {
+TEST(AdamWKernel, DoesNothingWhereInfinityWasFound) {
   std::vector<Followed> all;
   all.emplace_back(1000);
-  const at::Tensor number = torch::ones({}, at::kCUDA), found = torch::ones({}, at::kCUDA);
+  const at::Tensor number = torch::ones({}, kDevice), found = torch::ones({}, kDevice);
   const auto parts = parts_of(all, number);
   const at::Tensor before = all[0].weights.clone();
   kernels::adamw(parts.data(), 1, {.learning_rate = 1, .weight_decay = 1, .found_inf = f32(found)},
@@ -112,40 +112,11 @@ TEST(AdamWOnGpu, DoesNothingWhereInfinityWasFound) {
   EXPECT_TRUE(all[0].weights.equal(before));
 }
 
-TEST(AdamWOnGpu, TheOptimizerStepsAsAtenDoes) {
-  torch::manual_seed(8);
-  const std::vector<std::vector<std::int64_t>> sizes = {{64, 33}, {5}, {1}, {128, 128}};
-  std::vector<NamedParameter> parameters;
-  std::vector<at::Tensor> weights, first, second, steps;
-  for (const auto& size : sizes) {
-    const at::Tensor start = torch::randn(size, at::kCUDA);
-    parameters.push_back({concat("w", weights.size()), start.clone().requires_grad_()});
-    weights.push_back(start);
-    first.push_back(torch::zeros_like(start));
-    second.push_back(torch::zeros_like(start));
-    steps.push_back(torch::zeros({}, at::kCUDA));
-  }
-  AdamW optimizer(parameters, {.lr = 1e-2, .weight_decay = 0.05});
-  for (int i = 1; i <= 50; ++i) {
-    std::vector<at::Tensor> gradients;
-    for (auto& parameter : parameters) {
-      gradients.push_back(torch::randn_like(parameter.tensor.detach()));
-      parameter.tensor.mutable_grad() = gradients.back().clone();
-    }
-    optimizer.step();
-    for (auto& step : steps) step.fill_(i);
-    at::_fused_adamw_(weights, gradients, first, second, {}, steps, 1e-2, 0.9, 0.999, 0.05, 1e-8,
-                      false, false);
-  }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(parameters[i].tensor.detach(), weights[i], 1e-5, 1e-6)) << i;
-  }
-}
-
-TEST(AdamWOnGpu, NormAndClippingAreThoseOfTorch) {
-  for (const std::int64_t count : {1L, 13L, 5000001L}) {
+TEST(AdamWKernel, NormAndClippingAreThoseOfTorch) {
+  const std::int64_t large = by_device(5000001, 100001);
+  for (const std::int64_t count : {1L, 13L, large}) {
     torch::manual_seed(static_cast<std::uint64_t>(count));
-    const at::Tensor gradients = torch::randn({count}, at::kCUDA) * 0.1;
+    const at::Tensor gradients = torch::randn({count}, kDevice) * 0.1;
     const at::Tensor norm = empty_f32({1}), clipped = empty_f32({1});
     const at::Tensor partial = empty_f32({kernels::global_norm_scratch()});
     const double exact = gradients.to(at::kDouble).norm().item<double>();

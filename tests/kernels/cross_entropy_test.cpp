@@ -9,14 +9,14 @@ using namespace lockstep::testing;
 
 namespace {
 
-class CrossEntropyOnGpu : public ::testing::TestWithParam<std::pair<int, int>> {};
+class CrossEntropyKernel : public ::testing::TestWithParam<std::pair<int, int>> {};
 
-TEST_P(CrossEntropyOnGpu, LossAndGradientAreThoseOfAten) {
+TEST_P(CrossEntropyKernel, LossAndGradientAreThoseOfAten) {
   const auto [vocabulary, stride] = GetParam();
-  constexpr int kRows = 37;
+  const int rows = by_device(37, 7);
   torch::manual_seed(vocabulary);
-  const at::Tensor logits = random_bf16({kRows, stride}, 4.0);
-  const at::Tensor labels = torch::randint(vocabulary, {kRows}, at::kLong).to(at::kCUDA);
+  const at::Tensor logits = random_bf16({rows, stride}, 4.0);
+  const at::Tensor labels = torch::randint(vocabulary, {rows}, at::kLong).to(kDevice);
   labels[5] = -100;
   labels[0] = vocabulary - 1;
   labels[1] = 0;
@@ -25,12 +25,12 @@ TEST_P(CrossEntropyOnGpu, LossAndGradientAreThoseOfAten) {
   exact.sum().backward();
 
   for (const float scale : {1.0f, 0.125f}) {
-    const at::Tensor place = logits.clone();
-    const at::Tensor losses = empty_f32({kRows});
+    const at::Tensor place = copy_of(logits);
+    const at::Tensor losses = empty_f32({rows});
     kernels::cross_entropy({.logits = bf16(place),
                             .labels = labels.data_ptr<std::int64_t>(),
                             .losses = f32(losses),
-                            .rows = kRows,
+                            .rows = rows,
                             .vocabulary = vocabulary,
                             .stride = stride,
                             .scale = scale},
@@ -44,15 +44,15 @@ TEST_P(CrossEntropyOnGpu, LossAndGradientAreThoseOfAten) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropyOnGpu,
-                         ::testing::Values(std::pair{1, 8}, std::pair{203, 208},
+INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropyKernel,
+                         ::testing::Values(std::pair{1, 8}, std::pair{16, 24}, std::pair{203, 208},
                                            std::pair{4096, 4096}, std::pair{50257, 50304},
                                            std::pair{50257, 50264}));
 
-TEST(CrossEntropyOnGpu, BearsLogitsOfAnySize) {
-  const at::Tensor logits = torch::full({2, 16}, -1e30, at::kCUDA).to(at::kBFloat16);
+TEST(CrossEntropyKernel, BearsLogitsOfAnySize) {
+  const at::Tensor logits = torch::full({2, 16}, -1e30, kDevice).to(at::kBFloat16);
   logits[0][3] = 3e38;
-  const at::Tensor labels = torch::tensor({3, 4}, at::kLong).to(at::kCUDA);
+  const at::Tensor labels = torch::tensor({3, 4}, at::kLong).to(kDevice);
   const at::Tensor losses = empty_f32({2});
   kernels::cross_entropy({.logits = bf16(logits),
                           .labels = labels.data_ptr<std::int64_t>(),

@@ -1,5 +1,7 @@
 #include "kernels/embedding.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/kernels/tensors.h"
@@ -9,15 +11,15 @@ using namespace lockstep::testing;
 
 namespace {
 
-class EmbeddingOnGpu : public ::testing::TestWithParam<kernels::EmbeddingShape> {};
+class EmbeddingKernel : public ::testing::TestWithParam<kernels::EmbeddingShape> {};
 
-TEST_P(EmbeddingOnGpu, ForwardAndBackwardAreThoseOfAten) {
+TEST_P(EmbeddingKernel, ForwardAndBackwardAreThoseOfAten) {
   const kernels::EmbeddingShape shape = GetParam();
   torch::manual_seed(shape.columns);
   // Some tokens are frequent, as in texts.
   const at::Tensor ids = (torch::rand({shape.batch, shape.length}).pow(4) * shape.vocabulary)
                              .to(at::kLong)
-                             .to(at::kCUDA);
+                             .to(kDevice);
   const at::Tensor tokens = random_bf16({shape.vocabulary, shape.columns});
   const at::Tensor positions = random_bf16({shape.length, shape.columns});
   const at::Tensor out = empty_bf16({shape.batch, shape.length, shape.columns});
@@ -26,11 +28,11 @@ TEST_P(EmbeddingOnGpu, ForwardAndBackwardAreThoseOfAten) {
   EXPECT_TRUE(out.equal(at::embedding(tokens, ids) + positions));
 
   const at::Tensor dout = random_bf16(out.sizes());
-  const at::Tensor before = torch::randn(tokens.sizes(), at::kCUDA);
-  const at::Tensor dtokens = before.clone();
+  const at::Tensor before = torch::randn(tokens.sizes(), kDevice);
+  const at::Tensor dtokens = copy_of(before);
   const at::Tensor dpositions = empty_f32(positions.sizes());
   const auto bytes = static_cast<std::int64_t>(kernels::embedding_backward_scratch(shape));
-  const at::Tensor scratch = torch::empty({bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+  const at::Tensor scratch = empty_tensor({bytes}, at::kByte);
   const auto backward = [&] {
     kernels::embedding_backward(ids.data_ptr<std::int64_t>(), bf16(dout), f32(dtokens),
                                 f32(dpositions), scratch.data_ptr(), shape, current_stream());
@@ -49,10 +51,10 @@ TEST_P(EmbeddingOnGpu, ForwardAndBackwardAreThoseOfAten) {
   EXPECT_TRUE(dtokens.equal(first));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, EmbeddingOnGpu,
-                         ::testing::Values(kernels::EmbeddingShape{1, 1, 8, 3},
-                                           kernels::EmbeddingShape{3, 17, 64, 203},
-                                           kernels::EmbeddingShape{4, 1024, 768, 50257},
-                                           kernels::EmbeddingShape{2, 100, 1600, 50257}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, EmbeddingKernel,
+    ::testing::ValuesIn(by_device<std::vector<kernels::EmbeddingShape>>(
+        {{1, 1, 8, 3}, {3, 17, 64, 203}, {4, 1024, 768, 50257}, {2, 100, 1600, 50257}},
+        {{1, 1, 8, 3}, {3, 17, 64, 203}, {5, 100, 264, 31}})));
 
 }  // namespace

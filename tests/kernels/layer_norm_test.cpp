@@ -1,5 +1,8 @@
 #include "kernels/layer_norm.h"
 
+#include <cmath>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "kernels/column_sum.h"
@@ -41,15 +44,15 @@ struct Norm {
   at::Tensor x, gamma, beta, out, mean, rstd;
 };
 
-class LayerNormOnGpu : public ::testing::TestWithParam<std::pair<int, int>> {};
+class LayerNormKernel : public ::testing::TestWithParam<std::pair<int, int>> {};
 
-TEST_P(LayerNormOnGpu, ForwardRoundsOnce) {
+TEST_P(LayerNormKernel, ForwardRoundsOnce) {
   Norm norm(GetParam().first, GetParam().second);
   norm.forward();
   EXPECT_LE(roundings(norm.out, norm.reference(norm.x), 0.1), 1.01);
 }
 
-TEST_P(LayerNormOnGpu, ForwardAddsWhatComesBeside) {
+TEST_P(LayerNormKernel, ForwardAddsWhatComesBeside) {
   Norm norm(GetParam().first, GetParam().second);
   const at::Tensor addend = random_bf16(norm.x.sizes());
   const at::Tensor sum = empty_bf16(norm.x.sizes());
@@ -58,7 +61,7 @@ TEST_P(LayerNormOnGpu, ForwardAddsWhatComesBeside) {
   EXPECT_LE(roundings(norm.out, norm.reference(sum), 0.1), 1.01);
 }
 
-TEST_P(LayerNormOnGpu, BackwardGivesAllGradients) {
+TEST_P(LayerNormKernel, BackwardGivesAllGradients) {
   Norm norm(GetParam().first, GetParam().second);
   norm.forward();
   const int columns = norm.shape.columns;
@@ -101,62 +104,20 @@ TEST_P(LayerNormOnGpu, BackwardGivesAllGradients) {
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
 }
 
-TEST_P(LayerNormOnGpu, ColumnSumsOfAnyWidth) {
-  const auto [rows, width] = GetParam();
-  for (const int columns : {width, 3 * width, 4 * width}) {
-    const at::Tensor x = random_bf16({rows, columns});
-    const at::Tensor out = empty_f32({columns});
-    const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, columns)});
-    kernels::column_sum(bf16(x), f32(out), f32(partial), rows, columns, current_stream());
-    const double size = std::sqrt(static_cast<double>(rows));
-    EXPECT_LE(roundings(out, x.to(at::kDouble).sum(0), size), 1e-3) << columns;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, LayerNormKernel,
+    ::testing::ValuesIn(by_device<std::vector<std::pair<int, int>>>(
+        {{1, 8},
+         {3, 64},
+         {1000, 256},
+         {4097, 768},
+         {2048, 1024},
+         {513, 1280},
+         {257, 1600},
+         {64, 2048}},
+        {{1, 8}, {3, 64}, {70, 264}, {35, 768}, {9, 1000}, {9, 1280}, {17, 1600}, {5, 2048}})));
 
-TEST_P(LayerNormOnGpu, ThreeMatricesAreJoinedAndSummed) {
-  const auto [rows, width] = GetParam();
-  const std::vector<at::Tensor> parts = {random_bf16({rows, width}), random_bf16({rows, width}),
-                                         random_bf16({rows, width})};
-  const at::Tensor out = empty_bf16({rows, 3 * width}), sums = empty_f32({3 * width});
-  const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, 3 * width)});
-  kernels::join_columns({.parts = {bf16(parts[0]), bf16(parts[1]), bf16(parts[2])},
-                         .out = bf16(out),
-                         .sums = f32(sums),
-                         .partial = f32(partial)},
-                        rows, width, current_stream());
-  const at::Tensor joined = torch::cat(parts, 1);
-  EXPECT_TRUE(out.equal(joined));
-  const double size = std::sqrt(static_cast<double>(rows));
-  EXPECT_LE(roundings(sums, joined.to(at::kDouble).sum(0), size), 1e-3);
-}
-
-TEST_P(LayerNormOnGpu, TheGradientThroughGeluIsSummed) {
-  const auto [rows, columns] = GetParam();
-  const at::Tensor gradient = random_bf16({rows, columns}),
-                   before = random_bf16({rows, columns}, 2);
-  const at::Tensor out = empty_bf16({rows, columns}), sums = empty_f32({columns});
-  const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, columns)});
-  const auto unfinished = kernels::gelu_gradient({.gradient = bf16(gradient),
-                                                  .before = bf16(before),
-                                                  .out = bf16(out),
-                                                  .sums = f32(sums),
-                                                  .partial = f32(partial)},
-                                                 rows, columns, current_stream());
-  finish_sums(unfinished, current_stream());
-  const at::Tensor exact =
-      at::gelu_backward(gradient.to(at::kDouble), before.to(at::kDouble), "tanh");
-  EXPECT_LE(roundings(out, exact, 1e-2), 1.05);
-  const double size = std::sqrt(static_cast<double>(rows));
-  EXPECT_LE(roundings(sums, out.to(at::kDouble).sum(0), size), 1e-3);
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, LayerNormOnGpu,
-                         ::testing::Values(std::pair{1, 8}, std::pair{3, 64}, std::pair{1000, 256},
-                                           std::pair{4097, 768}, std::pair{2048, 1024},
-                                           std::pair{513, 1280}, std::pair{257, 1600},
-                                           std::pair{64, 2048}));
-
-TEST(LayerNormOnGpu, RefusesShapesThatItDoesNotKnow) {
+TEST(LayerNormKernel, RefusesShapesThatItDoesNotKnow) {
   Norm norm(2, 16);
   norm.shape.columns = 12;
   EXPECT_THROW(norm.forward(), std::invalid_argument);

@@ -1,13 +1,43 @@
 #pragma once
 
-#include <ATen/cuda/CUDAContext.h>
 #include <torch/torch.h>
 
 #include "kernels/stream.h"
+#ifdef LOCKSTEP_KERNELS_ON_CPU
+#include "tests/kernels/on_cpu/guarded.h"
+#else
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 namespace lockstep::testing {
 
-/// Memory of a tensor on the GPU as the kernels take it.
+// Where kernels run: on a GPU, or emulated on a CPU (on_cpu/host_words.h). There outputs have
+// margins, and start as NaN.
+#ifdef LOCKSTEP_KERNELS_ON_CPU
+inline constexpr at::DeviceType kDevice = at::kCPU;
+inline kernels::Stream current_stream() {
+  return nullptr;
+}
+inline at::Tensor empty_tensor(at::IntArrayRef sizes, at::ScalarType type) {
+  return guarded(sizes, type);
+}
+#else
+inline constexpr at::DeviceType kDevice = at::kCUDA;
+inline kernels::Stream current_stream() {
+  return at::cuda::getCurrentCUDAStream().stream();
+}
+inline at::Tensor empty_tensor(at::IntArrayRef sizes, at::ScalarType type) {
+  return torch::empty(sizes, at::TensorOptions(kDevice).dtype(type));
+}
+#endif
+
+/// What a test takes: an emulated kernel is a thousand times slower.
+template <class T>
+T by_device(T on_gpu, T on_cpu) {
+  return kDevice == at::kCPU ? on_cpu : on_gpu;
+}
+
+/// Memory of a tensor on the device as the kernels take it.
 inline kernels::Bf16* bf16(const at::Tensor& tensor) {
   return reinterpret_cast<kernels::Bf16*>(tensor.data_ptr<at::BFloat16>());
 }
@@ -15,18 +45,18 @@ inline float* f32(const at::Tensor& tensor) {
   return tensor.data_ptr<float>();
 }
 
-inline kernels::Stream current_stream() {
-  return at::cuda::getCurrentCUDAStream().stream();
-}
-
 inline at::Tensor random_bf16(at::IntArrayRef sizes, double scale = 1.0) {
-  return (torch::randn(sizes, at::kCUDA) * scale).to(at::kBFloat16);
+  return (torch::randn(sizes, kDevice) * scale).to(at::kBFloat16);
 }
 inline at::Tensor empty_bf16(at::IntArrayRef sizes) {
-  return torch::empty(sizes, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+  return empty_tensor(sizes, at::kBFloat16);
 }
 inline at::Tensor empty_f32(at::IntArrayRef sizes) {
-  return torch::empty(sizes, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+  return empty_tensor(sizes, at::kFloat);
+}
+/// For a kernel to change.
+inline at::Tensor copy_of(const at::Tensor& tensor) {
+  return empty_tensor(tensor.sizes(), tensor.scalar_type()).copy_(tensor);
 }
 
 /// The largest difference in units of what one rounding to bfloat16 may do to a value of that size:

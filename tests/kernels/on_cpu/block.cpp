@@ -9,6 +9,11 @@
 #include "tests/kernels/on_cpu/words.h"
 
 namespace lockstep::kernels::on_cpu {
+namespace {
+
+constexpr std::size_t kAlignment = 1024;
+
+}  // namespace
 
 void Block::Free::operator()(unsigned char* memory) const {
   std::free(memory);
@@ -16,13 +21,38 @@ void Block::Free::operator()(unsigned char* memory) const {
 
 Block::Block(unsigned rank, int threads, int shared_bytes)
     : rank_(rank), threads_(threads), bytes_(static_cast<unsigned>(shared_bytes)) {
-  constexpr std::size_t kAlignment = 1024;
-  const std::size_t room = (bytes_ / kAlignment + 1) * kAlignment;
-  memory_.reset(static_cast<unsigned char*>(std::aligned_alloc(kAlignment, room)));
-  std::memset(memory_.get(), kNothing, room);
-  hidden_.resize(room / kUnit);
+  memory_ = nothing(bytes_);
+  hidden_.resize(room_for(bytes_) / kUnit);
   for (int i = 0; i < threads; i += kWarpThreads) warps_.emplace_back(kWarpThreads);
   for (int i = 0; i + kThreadsOfGroup <= threads; i += kThreadsOfGroup) groups_.emplace_back();
+}
+
+// What was asked for ends before this, so that it is seen where a kernel writes on.
+std::size_t Block::room_for(std::size_t bytes) {
+  return (bytes / kAlignment + 1) * kAlignment;
+}
+
+Block::Memory Block::nothing(std::size_t bytes) {
+  Memory memory(static_cast<unsigned char*>(std::aligned_alloc(kAlignment, room_for(bytes))));
+  std::memset(memory.get(), kNothing, room_for(bytes));
+  return memory;
+}
+
+void Block::check_end_of(const Memory& memory, std::size_t bytes) {
+  const auto is_written = [](unsigned char byte) { return byte != kNothing; };
+  if (std::any_of(memory.get() + bytes, memory.get() + room_for(bytes), is_written)) {
+    fail(words("the block has written past the end of ", bytes, " bytes of shared memory"));
+  }
+}
+
+unsigned char* Block::variable(const void* key, std::size_t bytes) {
+  Variable& found = variables_[key];
+  if (found.memory == nullptr) {
+    found = {nothing(bytes), bytes};
+    bytes_of_variables_ += bytes;
+    if (bytes_of_variables_ + bytes_ > kMostShared) fail("variables take too much shared memory");
+  }
+  return found.memory.get();
 }
 
 unsigned Block::address_of(const void* pointer) const {
@@ -80,6 +110,8 @@ void Block::end_thread(Fiber& fiber) {
         "ended while copies that it started still read shared memory: wait_for_reads() is missing");
   }
   if (!has_ended()) return;
+  check_end_of(memory_, bytes_);
+  for (const auto& [key, variable] : variables_) check_end_of(variable.memory, variable.bytes);
   for (const auto& [address, barrier] : barriers_) {
     if (barrier.bytes != 0) {
       fail(words("the block ended while the barrier at shared address ", hex(address), " expected ",

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -49,6 +50,8 @@ class Block {
   unsigned rank() const { return rank_; }
   unsigned char* memory() { return memory_.get(); }
   unsigned bytes() const { return bytes_; }
+  /// Static shared memory: the variable of this key, which is of that size.
+  unsigned char* variable(const void* key, std::size_t bytes);
 
   unsigned address_of(const void* pointer) const;
   /// Fails, naming the call, where the bytes are not all in the block's memory.
@@ -73,11 +76,22 @@ class Block {
   struct Free {
     void operator()(unsigned char* memory) const;
   };
+  using Memory = std::unique_ptr<unsigned char, Free>;
+  struct Variable {
+    Memory memory;
+    std::size_t bytes;
+  };
+
+  static std::size_t room_for(std::size_t bytes);
+  static Memory nothing(std::size_t bytes);
+  static void check_end_of(const Memory& memory, std::size_t bytes);
 
   unsigned rank_;
   int threads_, ended_ = 0;
   unsigned bytes_;
-  std::unique_ptr<unsigned char, Free> memory_;
+  Memory memory_;
+  std::unordered_map<const void*, Variable> variables_;
+  std::size_t bytes_of_variables_ = 0;
   std::vector<unsigned short> hidden_;  // by how many threads, of each 16 bytes
   std::deque<Meeting> warps_;
   std::deque<Group> groups_;

@@ -57,6 +57,13 @@ inline unsigned __float_as_uint(float value) {
   return lockstep::kernels::on_cpu::same_bits<unsigned>(value);
 }
 
+inline int min(int a, int b) {
+  return a < b ? a : b;
+}
+inline float rsqrtf(float value) {
+  return 1.0f / std::sqrt(value);
+}
+
 // Past a cache or through it: here there is none.
 template <class T>
 T __ldcg(const T* at) {
