@@ -17,7 +17,7 @@ struct Followed {
       : weights(copy_of(torch::randn({count}, kDevice))),
         first(copy_of(torch::zeros({count}, kDevice))),
         second(copy_of(torch::zeros({count}, kDevice))),
-        gradients(torch::zeros({count}, kDevice)),
+        gradients(copy_of(torch::zeros({count}, kDevice))),
         out(empty_bf16({count})),
         exact(weights.to(at::kDouble)),
         exact_first(first.to(at::kDouble)),
@@ -116,7 +116,7 @@ TEST(AdamWKernel, NormAndClippingAreThoseOfTorch) {
   const std::int64_t large = by_device(5000001, 100001);
   for (const std::int64_t count : {1L, 13L, large}) {
     torch::manual_seed(static_cast<std::uint64_t>(count));
-    const at::Tensor gradients = torch::randn({count}, kDevice) * 0.1;
+    const at::Tensor gradients = copy_of(torch::randn({count}, kDevice) * 0.1);
     const at::Tensor norm = empty_f32({1}), clipped = empty_f32({1});
     const at::Tensor partial = empty_f32({kernels::global_norm_scratch()});
     const double exact = gradients.to(at::kDouble).norm().item<double>();

@@ -16,7 +16,7 @@ TEST(CastKernel, RoundsAllPartsToTheNearest) {
   std::vector<at::Tensor> from, to;
   std::vector<kernels::CastPart> parts;
   for (const std::int64_t count : counts) {
-    from.push_back(torch::randn({count}, kDevice));
+    from.push_back(copy_of(torch::randn({count}, kDevice)));
     to.push_back(empty_bf16({count}));
     parts.push_back({f32(from.back()), bf16(to.back()), count});
   }

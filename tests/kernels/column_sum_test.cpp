@@ -50,7 +50,7 @@ TEST_P(ColumnSumKernel, ThreeMatricesAreJoinedAndSummed) {
 TEST_P(ColumnSumKernel, TheBiasOfAttentionGetsTheSumsOfThreeGradients) {
   const auto [rows, width] = GetParam();
   const at::Tensor gradient = random_bf16({rows, 3 * width});
-  const at::Tensor projected_sums = torch::randn({width}, kDevice);
+  const at::Tensor projected_sums = copy_of(torch::randn({width}, kDevice));
   const at::Tensor projection = random_bf16({width, width});
   const at::Tensor out = empty_f32({3 * width});
   const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, width)});

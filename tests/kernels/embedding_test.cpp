@@ -17,9 +17,10 @@ TEST_P(EmbeddingKernel, ForwardAndBackwardAreThoseOfAten) {
   const kernels::EmbeddingShape shape = GetParam();
   torch::manual_seed(shape.columns);
   // Some tokens are frequent, as in texts.
-  const at::Tensor ids = (torch::rand({shape.batch, shape.length}).pow(4) * shape.vocabulary)
-                             .to(at::kLong)
-                             .to(kDevice);
+  const at::Tensor ids =
+      copy_of((torch::rand({shape.batch, shape.length}).pow(4) * shape.vocabulary)
+                  .to(at::kLong)
+                  .to(kDevice));
   const at::Tensor tokens = random_bf16({shape.vocabulary, shape.columns});
   const at::Tensor positions = random_bf16({shape.length, shape.columns});
   const at::Tensor out = empty_bf16({shape.batch, shape.length, shape.columns});

@@ -17,8 +17,8 @@ namespace {
 struct Norm {
   explicit Norm(int rows, int columns) : shape{rows, columns} {
     torch::manual_seed(columns);
-    x = random_bf16({rows, columns}, 2.0) + 0.5;
-    gamma = random_bf16({columns}) + 1.0;
+    x = copy_of(random_bf16({rows, columns}, 2.0) + 0.5);
+    gamma = copy_of(random_bf16({columns}) + 1.0);
     beta = random_bf16({columns});
     out = empty_bf16({rows, columns});
     mean = empty_f32({rows});

@@ -11,8 +11,8 @@
 
 namespace lockstep::testing {
 
-// Where kernels run: on a GPU, or emulated on a CPU (on_cpu/host_words.h). There outputs have
-// margins, and start as NaN.
+// Where kernels run: on a GPU, or emulated on a CPU (on_cpu/host_words.h). There nothing may be
+// touched beside a tensor, and it starts as NaNs.
 #ifdef LOCKSTEP_KERNELS_ON_CPU
 inline constexpr at::DeviceType kDevice = at::kCPU;
 inline kernels::Stream current_stream() {
@@ -45,18 +45,18 @@ inline float* f32(const at::Tensor& tensor) {
   return tensor.data_ptr<float>();
 }
 
-inline at::Tensor random_bf16(at::IntArrayRef sizes, double scale = 1.0) {
-  return (torch::randn(sizes, kDevice) * scale).to(at::kBFloat16);
-}
 inline at::Tensor empty_bf16(at::IntArrayRef sizes) {
   return empty_tensor(sizes, at::kBFloat16);
 }
 inline at::Tensor empty_f32(at::IntArrayRef sizes) {
   return empty_tensor(sizes, at::kFloat);
 }
-/// For a kernel to change.
+/// For a kernel to read or change.
 inline at::Tensor copy_of(const at::Tensor& tensor) {
   return empty_tensor(tensor.sizes(), tensor.scalar_type()).copy_(tensor);
+}
+inline at::Tensor random_bf16(at::IntArrayRef sizes, double scale = 1.0) {
+  return copy_of((torch::randn(sizes, kDevice) * scale).to(at::kBFloat16));
 }
 
 /// The largest difference in units of what one rounding to bfloat16 may do to a value of that size:

@@ -4,6 +4,7 @@
 
 #include "tests/kernels/on_cpu/launch.h"
 #include "tests/kernels/on_cpu/machine.h"
+#include "tests/kernels/on_cpu/memory_watch.h"
 
 namespace lockstep::kernels::on_cpu {
 namespace {
@@ -30,6 +31,7 @@ void start(dim3 blocks, int threads, std::size_t shared_bytes, Stream,
     last_error = cudaErrorInvalidConfiguration;
     return;
   }
+  const MemoryWatch watch;
   launch({.blocks = blocks, .threads = threads, .shared_bytes = static_cast<int>(shared_bytes)},
          {.seed = launches++}, kernel);
 }

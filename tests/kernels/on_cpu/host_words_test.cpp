@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "tests/kernels/on_cpu/launch.h"
@@ -47,6 +49,17 @@ TEST(HostWords, WritesPastTheEndOfSharedMemoryAreSeen) {
       failure_of([] { dynamic_shared<float>()[threadIdx.x + 1] = 0.0f; }, kThreads * sizeof(float))
           .find("past the end of 256 bytes"),
       std::string::npos);
+}
+
+TEST(HostWords, WhoTouchesMemoryThatIsNotThereIsNamed) {
+  const std::string words = failure_of([] {
+    if (threadIdx.x == 5) *reinterpret_cast<volatile int*>(std::uintptr_t{16}) = 1;
+    __syncthreads();
+  });
+  EXPECT_NE(words.find("thread 5: touches memory that is not the kernel's, at 0x10"),
+            std::string::npos)
+      << words;
+  EXPECT_EQ(failure_of([] { __syncthreads(); }), "");
 }
 
 TEST(HostWords, WhatADeviceWouldNotStartIsAnError) {

@@ -13,6 +13,7 @@ add_library(kernel_emulator STATIC EXCLUDE_FROM_ALL
             kernels/on_cpu/barriers.cpp kernels/on_cpu/block.cpp kernels/on_cpu/copies.cpp
             kernels/on_cpu/deadlock.cpp kernels/on_cpu/fiber.cpp kernels/on_cpu/group.cpp
             kernels/on_cpu/host_words.cpp kernels/on_cpu/machine.cpp kernels/on_cpu/meeting.cpp
+            kernels/on_cpu/memory_watch.cpp
             kernels/on_cpu/products.cpp kernels/on_cpu/warps.cpp)
 target_link_libraries(kernel_emulator PRIVATE lockstep_options)
 _lockstep_kernels_on_cpu(kernel_emulator)

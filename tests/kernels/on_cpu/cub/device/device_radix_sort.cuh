@@ -19,12 +19,14 @@ struct DeviceRadixSort {
                                const Value* values, Value* sorted_values, int count, int first_bit,
                                int last_bit, cudaStream_t) {
     constexpr std::size_t kBytes = 1000;
+    constexpr int kNothing = 0xff;
     if (scratch == nullptr) {
       bytes = kBytes;
       return cudaSuccess;
     }
     if (bytes < kBytes) return cudaErrorInvalidValue;
-    std::memset(scratch, 0xff, kBytes);  // whatever else lies there is lost
+    // Whatever else lies there is lost.
+    std::memset(scratch, kNothing, kBytes);
     const auto bits_of = [&](int i) {
       const auto key = static_cast<unsigned long long>(keys[i]);
       return (key & ((1ull << last_bit) - 1)) >> first_bit;
@@ -36,6 +38,7 @@ struct DeviceRadixSort {
       sorted_keys[i] = keys[order[static_cast<std::size_t>(i)]];
       sorted_values[i] = values[order[static_cast<std::size_t>(i)]];
     }
+    std::memset(scratch, kNothing, kBytes);
     return cudaSuccess;
   }
 };
