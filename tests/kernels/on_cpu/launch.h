@@ -1,14 +1,14 @@
 #pragma once
 
-// Runs Hopper's kernels on a CPU: their sources, compiled by the host's compiler with the folder of
-// this file as the first include folder, so that where there are headers in kernels/ beside it,
-// those are taken. What may happen in any order on the device happens in an order drawn from a
-// seed.
+// Runs kernels on a CPU, Hopper's too: their sources, compiled by the host's compiler with the
+// folder of this file as the first include folder, so that where there are headers in kernels/
+// beside it, those are taken. What may happen in any order on the device happens in an order drawn
+// from a seed.
 //
 // What it does not see: plain reads and writes that race within one order, if no schedule tried
 // shows them; plain writes to shared memory that were not published to copies (those of
 // store_matrices() it does see); registers that are changed while a product may still read them as
-// its first operand; static shared memory; how long anything takes.
+// its first operand; what streams do to each other; how long anything takes.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
