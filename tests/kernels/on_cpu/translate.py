@@ -1,6 +1,6 @@
 """Makes C++ of a CUDA source, for the folder's emulator: translate.py FROM.cu TO.cpp
 
-What only nvcc parses is rewritten, launches and shared memory; all else stays as it is, on its line.
+What only nvcc parses is rewritten, launches and shared memory; all else stays on its line as it is.
 """
 
 import re
