@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
   const int full_packs = pass.vocabulary / kPack;  // without padding
   Bf16* row = pass.logits + static_cast<std::int64_t>(blockIdx.x) * pass.stride;
   const std::int64_t label = pass.labels[blockIdx.x];
-  if (label == pass.ignored_label) {
+  if (label == pass.ignored_label || label < 0 || label >= pass.vocabulary) {
     write_zeros(row, packs);
-    if (threadIdx.x == 0) pass.losses[blockIdx.x] = 0.0f;
+    if (threadIdx.x == 0) pass.losses[blockIdx.x] = label == pass.ignored_label ? 0.0f : NAN;
     return;
   }
 

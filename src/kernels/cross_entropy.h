@@ -9,7 +9,8 @@ namespace lockstep::kernels {
 /// A row has `vocabulary` logits and `stride` elements, a multiple of 8; what lies between is
 /// padding, which is ignored and becomes 0. `losses[row]` is log(sum(exp(logits))) - logits[label],
 /// in float32; the row becomes (softmax - one_hot(label)) * scale. A row whose label is
-/// `ignored_label` has loss 0 and gradient 0.
+/// `ignored_label` has loss 0 and gradient 0; one whose label is not in the vocabulary has gradient
+/// 0 and a loss that is not a number, so that it is seen.
 ///
 /// Each row is read once and written once: it stays on chip between, which takes 2 bytes of shared
 /// memory an element and so allows a stride of up to cross_entropy_max_stride().

@@ -66,4 +66,21 @@ TEST(CrossEntropyKernel, BearsLogitsOfAnySize) {
   EXPECT_TRUE(logits.isfinite().all().item<bool>());
 }
 
+TEST(CrossEntropyKernel, TellsOfLabelsThatAreNotInTheVocabulary) {
+  const at::Tensor logits = copy_of(random_bf16({5, 24}));
+  const at::Tensor labels = torch::tensor({-3, 20, 24, -100, 19}, at::kLong).to(kDevice);
+  const at::Tensor losses = empty_f32({5});
+  kernels::cross_entropy({.logits = bf16(logits),
+                          .labels = labels.data_ptr<std::int64_t>(),
+                          .losses = f32(losses),
+                          .rows = 5,
+                          .vocabulary = 20,
+                          .stride = 24},
+                         current_stream());
+  const at::Tensor expected = torch::tensor({true, true, true, false, false}).to(kDevice);
+  EXPECT_TRUE(losses.isnan().equal(expected));
+  EXPECT_EQ(logits.narrow(0, 0, 4).count_nonzero().item<int>(), 0);
+  EXPECT_GT(logits[4].count_nonzero().item<int>(), 0);
+}
+
 }  // namespace
