@@ -104,18 +104,7 @@ TEST_P(LayerNormKernel, BackwardGivesAllGradients) {
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, LayerNormKernel,
-    ::testing::ValuesIn(by_device<std::vector<std::pair<int, int>>>(
-        {{1, 8},
-         {3, 64},
-         {1000, 256},
-         {4097, 768},
-         {2048, 1024},
-         {513, 1280},
-         {257, 1600},
-         {64, 2048}},
-        {{1, 8}, {3, 64}, {70, 264}, {35, 768}, {9, 1000}, {9, 1280}, {17, 1600}, {5, 2048}})));
+INSTANTIATE_TEST_SUITE_P(Shapes, LayerNormKernel, ::testing::ValuesIn(row_shapes()));
 
 TEST(LayerNormKernel, RefusesShapesThatItDoesNotKnow) {
   Norm norm(2, 16);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include <torch/torch.h>
 
 #include "kernels/stream.h"
@@ -35,6 +38,21 @@ inline at::Tensor empty_tensor(at::IntArrayRef sizes, at::ScalarType type) {
 template <class T>
 T by_device(T on_gpu, T on_cpu) {
   return kDevice == at::kCPU ? on_cpu : on_gpu;
+}
+
+/// Rows and columns for kernels that go through matrices row by row: one row, rows that no block's
+/// share divides, GPT-2's widths and others.
+inline std::vector<std::pair<int, int>> row_shapes() {
+  return by_device<std::vector<std::pair<int, int>>>(
+      {{1, 8},
+       {3, 64},
+       {1000, 256},
+       {4097, 768},
+       {2048, 1024},
+       {513, 1280},
+       {257, 1600},
+       {64, 2048}},
+      {{1, 8}, {3, 64}, {70, 264}, {35, 768}, {9, 1000}, {9, 1280}, {17, 1600}, {5, 2048}});
 }
 
 /// Memory of a tensor on the device as the kernels take it.
