@@ -2,11 +2,12 @@
 
 // What backward does before its products and, where heads are divided among blocks, after them.
 
-#include "kernels/attention_tiles.cuh"
+#include "kernels/attention_pairs.cuh"
 
 namespace lockstep::kernels::attention {
 
 inline constexpr int kPassThreads = 256;
+inline constexpr int kJoinThreads = kGroups * kGroupThreads;
 
 /// For backward's kernel, a tile of a head after the other: minus the logarithms of sums, in powers
 /// of two, and the dot products of rows of `out` and its gradient. A block has a tile.
@@ -36,15 +37,16 @@ __global__ void __launch_bounds__(kPassThreads)
       dot += __shfl_xor_sync(0xffffffffu, dot, distance);
     }
     if (lane != 0) continue;
-    results[row] = -log_sums[row] * kLog2E;
-    results[kTokens + row] = dot;
+    const int place = row_value_place(row);
+    results[place] = -log_sums[row] * kLog2E;
+    results[kTokens + place] = dot;
   }
 }
 
 /// Gradients of queries from both parts of a head (attention_backward.cuh), whose threads left
 /// them in an order of their own. A block has a tile, and a thread what two threads had there. The
 /// second part begins at the second tile of keys, which the first queries do not see.
-__global__ void __launch_bounds__(kGroups* kGroupThreads)
+__global__ void __launch_bounds__(kJoinThreads)
     join_kernel(const float* scratch, Bf16* qkv_gradient, Shape shape) {
   const int head = static_cast<int>(blockIdx.x) / shape.tiles();
   const int tile = static_cast<int>(blockIdx.x) % shape.tiles();
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads)
                  column_of(shape, head) + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < kHeadSize / 8; ++i) {
-    const float* at = first + i * kGroups * kGroupThreads * 4;
+    const float* at = first + i * kJoinThreads * 4;
     float4 sum = *reinterpret_cast<const float4*>(at);
     if (tile > 0) {
       const float4 other = *reinterpret_cast<const float4*>(at + part);

@@ -1,8 +1,8 @@
 #pragma once
 
 // What attention's kernels, forward and backward, have in common: heads of 64 columns, so that a
-// token's queries, keys or values are one row of a tile, and tiles of 128 tokens. Two groups of
-// warps multiply, each with 64 rows at a time, and a third one loads.
+// token's queries, keys or values are one row of a tile, and tiles of 128 tokens. Groups of warps
+// multiply, each with 64 rows at a time.
 
 #include "kernels/fragments.cuh"
 #include "kernels/wgmma.cuh"
@@ -12,14 +12,9 @@ namespace lockstep::kernels::attention {
 inline constexpr int kHeadSize = kSide;
 inline constexpr int kTokens = 128;               // of a tile
 inline constexpr int kTile = kTokens * kTileRow;  // bytes
-inline constexpr int kGroups = 2;                 // that multiply
+inline constexpr int kSquares = kTokens / kSide;  // of a tile
 inline constexpr int kSteps = kTokens / kStep;    // of a sum over a tile's tokens
 inline constexpr int kDeeps = kHeadSize / kStep;  // of a sum over a head's columns
-inline constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-inline constexpr int kArrivals = kGroups * kWarpsOfGroup;  // that make room: one of each warp
-
-// Registers of a thread that loads, and of one that multiplies.
-inline constexpr int kFewRegisters = 24, kManyRegisters = 240;
 
 /// Bytes of shared memory that a block can have.
 inline constexpr int kMostShared = 227 * 1024;
@@ -38,6 +33,9 @@ struct Shape {
 /// keys (`part` 1) or the values (2).
 __device__ inline int row_of(const Shape& shape, int head, int tile) {
   return head / shape.heads * shape.tokens + tile * kTokens;
+}
+__device__ inline int square_row_of(const Shape& shape, int head, int square) {
+  return row_of(shape, head, 0) + square * kSide;
 }
 __device__ inline int column_of(const Shape& shape, int head, int part = 0) {
   return (part * shape.heads + head % shape.heads) * kHeadSize;

@@ -15,6 +15,15 @@ inline constexpr int kStep = 16;                  // terms of a sum that one ins
 __device__ inline int thread_of_group() {
   return static_cast<int>(threadIdx.x) % kGroupThreads;
 }
+/// A value that is the same for a whole warp, as the compiler knows by this: what follows from it
+/// needs no register in every lane.
+__device__ inline int uniform(int value) {
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+/// This thread's group in the block.
+__device__ inline int group_of_block() {
+  return uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
+}
 
 __device__ inline unsigned pair_of(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);

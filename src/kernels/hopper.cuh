@@ -98,6 +98,18 @@ __device__ inline void load_tile(void* to, const CUtensorMap& from, int column, 
       "l"(&from), "r"(column), "r"(row), "r"(shared_address(&barrier.state))
       : "memory");
 }
+// What is to leave the cache before others: it will not be read again soon.
+inline constexpr std::uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
+
+/// The same, with word of how soon the tile is read again.
+__device__ inline void load_tile_as(std::uint64_t kept, void* to, const CUtensorMap& from,
+                                    int column, int row, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&from), "r"(column), "r"(row), "r"(shared_address(&barrier.state)), "l"(kept)
+      : "memory");
+}
 /// The same into the blocks of the cluster that have a bit in `blocks`, at the same place, with
 /// their own barriers.
 __device__ inline void load_tile_to(unsigned short blocks, void* to, const CUtensorMap& from,
@@ -128,6 +140,14 @@ __device__ inline void store_tile(const CUtensorMap& to, int column, int row, co
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&to),
       "r"(column), "r"(row), "r"(shared_address(from))
+      : "memory");
+}
+__device__ inline void store_tile_as(std::uint64_t kept, const CUtensorMap& to, int column, int row,
+                                     const void* from) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+      "[%0, {%1, %2}], [%3], %4;" ::"l"(&to),
+      "r"(column), "r"(row), "r"(shared_address(from)), "l"(kept)
       : "memory");
 }
 __device__ inline void end_store_group() {

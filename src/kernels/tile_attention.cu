@@ -22,10 +22,10 @@ Shape checked_shape(const char* name, const AttentionShape& shape) {
 }
 
 template <class Kernel, class... Arguments>
-void start(const char* name, Kernel kernel, int blocks, int shared_bytes, Stream stream,
-           const Arguments&... arguments) {
+void start(const char* name, Kernel kernel, int blocks, int threads, int shared_bytes,
+           Stream stream, const Arguments&... arguments) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  kernel<<<blocks, kThreads, shared_bytes, stream>>>(arguments...);
+  kernel<<<blocks, threads, shared_bytes, stream>>>(arguments...);
   check_launch(name);
 }
 
@@ -62,13 +62,14 @@ void tile_attention_forward(const AttentionShape& asked, const AttentionForward&
                             Stream stream) {
   const Shape shape = checked_shape("tile_attention_forward", asked);
   const std::int64_t rows = asked.batch * asked.tokens, columns = asked.heads * kHeadSize;
-  const ForwardMatrices matrices{.qkv = tile_map(call.qkv, rows, 3 * columns, kTokens),
-                                 .out = tile_map(call.out, rows, columns, kTokens)};
+  const ForwardMatrices matrices{.queries = tile_map(call.qkv, rows, 3 * columns, kSide),
+                                 .keys_and_values = tile_map(call.qkv, rows, 3 * columns, kTokens),
+                                 .out = tile_map(call.out, rows, columns, kSide)};
   // So many that the last round, with fewer blocks, takes little of all.
   constexpr int kManyRounds = 4;
   const bool takes_heads = shape.all_heads() >= kManyRounds * multiprocessors();
   start("tile_attention_forward", forward_kernel,
-        std::min(multiprocessors(), shape.all_heads() * (shape.tiles() + 1) / 2),
+        std::min(multiprocessors(), shape.all_heads() * items_of_head(shape)), kForwardThreads,
         sizeof(ForwardShared), stream, matrices, call.log_sum_exp, shape, takes_heads);
 }
 
@@ -93,10 +94,10 @@ void tile_attention_backward(const AttentionShape& asked, const AttentionBackwar
   const int parts = parts_of(shape), tiles = shape.all_heads() * shape.tiles();
   row_kernel<<<tiles, kPassThreads, 0, stream>>>(call.out, call.gradient, call.log_sum_exp,
                                                  row_scratch, shape);
-  start("tile_attention_backward", backward_kernel, blocks_of(shape, parts), sizeof(BackwardShared),
-        stream, matrices, row_scratch, sums, shape, parts);
+  start("tile_attention_backward", backward_kernel, blocks_of(shape, parts), kBackwardThreads,
+        sizeof(BackwardShared), stream, matrices, row_scratch, sums, shape, parts);
   if (parts == 1) return;
-  join_kernel<<<tiles, kGroups * kGroupThreads, 0, stream>>>(sums, call.qkv_gradient, shape);
+  join_kernel<<<tiles, kJoinThreads, 0, stream>>>(sums, call.qkv_gradient, shape);
   check_launch("tile_attention_backward");
 }
 

@@ -68,7 +68,7 @@ Summed gradient_through_aten(const AttentionShape& shape, const at::Tensor& qkv,
 bool wants_tile_attention() {
   static const bool wanted = [] {
     const char* told = std::getenv("LOCKSTEP_ATTENTION");
-    const std::string_view by = told == nullptr ? "cudnn" : told;
+    const std::string_view by = told == nullptr ? "tiles" : told;
     if (by != "cudnn" && by != "tiles") {
       throw InvalidArgument(concat("LOCKSTEP_ATTENTION is '", by, "'; it must be cudnn or tiles"));
     }

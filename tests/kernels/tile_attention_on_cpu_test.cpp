@@ -51,10 +51,11 @@ Attended attend(const Case& tried, const Schedule& schedule, Values<Bf16>& qkv,
   const auto map = [&](Values<Bf16>& matrix, std::int64_t width, int tile_rows) {
     return on_cpu::map_of(matrix.data(), rows, width, width, tile_rows);
   };
-  const ForwardMatrices forward{.qkv = map(qkv, 3 * columns, kTokens),
-                                .out = map(out, columns, kTokens)};
+  const ForwardMatrices forward{.queries = map(qkv, 3 * columns, kSide),
+                                .keys_and_values = map(qkv, 3 * columns, kTokens),
+                                .out = map(out, columns, kSide)};
   on_cpu::launch(
-      {.blocks = tried.blocks, .threads = kThreads, .shared_bytes = sizeof(ForwardShared)},
+      {.blocks = tried.blocks, .threads = kForwardThreads, .shared_bytes = sizeof(ForwardShared)},
       schedule, [&] { forward_kernel(forward, log_sum_exp.data(), shape, tried.takes_heads); });
   const unsigned tiles = static_cast<unsigned>(shape.all_heads() * shape.tiles());
   on_cpu::launch({.blocks = tiles, .threads = kPassThreads}, schedule, [&] {
@@ -64,11 +65,11 @@ Attended attend(const Case& tried, const Schedule& schedule, Values<Bf16>& qkv,
                                   .gradient = map(gradient, columns, kTokens),
                                   .qkv_gradient = map(qkv_gradient, 3 * columns, kSide)};
   on_cpu::launch(
-      {.blocks = tried.blocks, .threads = kThreads, .shared_bytes = sizeof(BackwardShared)},
+      {.blocks = tried.blocks, .threads = kBackwardThreads, .shared_bytes = sizeof(BackwardShared)},
       schedule,
       [&] { backward_kernel(backward, row_values.data(), scratch.data(), shape, tried.parts); });
   if (tried.parts > 1) {
-    on_cpu::launch({.blocks = tiles, .threads = kGroups * kGroupThreads}, schedule,
+    on_cpu::launch({.blocks = tiles, .threads = kJoinThreads}, schedule,
                    [&] { join_kernel(scratch.data(), qkv_gradient.data(), shape); });
   }
   return {out.copy(), qkv_gradient.copy(), log_sum_exp.copy()};

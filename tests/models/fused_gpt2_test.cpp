@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kernels/tile_attention.h"
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
 #include "lockstep/optimizer.h"
@@ -70,6 +71,13 @@ double fused_apart(const at::Tensor& a, const at::Tensor& exact) {
   return ((a - exact).to(at::kDouble).norm() / exact.to(at::kDouble).norm()).item<double>();
 }
 
+// Whether attention of small_config()'s heads is by our own kernels, whose sums have an order;
+// cuDNN's have none.
+bool has_ordered_sums(std::int64_t batch, std::int64_t tokens) {
+  return kernels::has_tile_attention(
+      {.batch = batch, .tokens = tokens, .heads = 2, .head_size = 64, .scale = 0.125f});
+}
+
 // Against float32: near, and no further than ATen's operators under autocast, with some room.
 void expect_near(const Gpt2Config& config, std::int64_t batch, std::int64_t length) {
   Gpt2 fused = small_model(true, config), plain = small_model(false, config);
@@ -103,8 +111,7 @@ TEST(FusedGpt2, takes_a_head_of_its_own_and_scaled_layers) {
   expect_near(config, 2, 64);
 }
 
-// What is computed again in backward has the same bits, so nothing else differs but cuDNN's own
-// order of sums.
+// What is computed again in backward has the same bits.
 TEST(FusedGpt2, recomputes_blocks_where_activations_are_not_kept) {
   Gpt2 kept = small_model(true), recomputed = small_model(true, small_config(), true);
   const Tokens tokens = some_tokens(4, 128);
@@ -113,8 +120,9 @@ TEST(FusedGpt2, recomputes_blocks_where_activations_are_not_kept) {
   const auto found = gradients_of(recomputed, tokens, Compute::bfloat16);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");  // it is the fused path
   EXPECT_TRUE(found[0].equal(expected[0]));
+  const double limit = has_ordered_sums(4, 128) ? 0 : 5e-3;
   for (std::size_t i = 1; i < found.size(); ++i) {
-    EXPECT_LE(fused_apart(found[i], expected[i]), 5e-3) << i;
+    EXPECT_LE(fused_apart(found[i], expected[i]), limit) << i;
   }
 }
 
@@ -124,10 +132,11 @@ TEST(FusedGpt2, has_the_same_gradients_each_time) {
   Gpt2 model = small_model(true);
   const Tokens tokens = some_tokens(8, 128);
   const auto expected = gradients_of(model, tokens, Compute::bfloat16);
+  const double limit = has_ordered_sums(8, 128) ? 0 : 2e-3;
   for (int i = 0; i < 200; ++i) {
     const auto found = gradients_of(model, tokens, Compute::bfloat16);
     for (std::size_t k = 0; k < found.size(); ++k) {
-      ASSERT_LE(fused_apart(found[k], expected[k]), 2e-3) << "tensor " << k << " in turn " << i;
+      ASSERT_LE(fused_apart(found[k], expected[k]), limit) << "tensor " << k << " in turn " << i;
     }
   }
 }

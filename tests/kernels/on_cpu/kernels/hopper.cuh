@@ -57,6 +57,11 @@ inline void publish_barriers() {
 inline void load_tile(void* to, const CUtensorMap& from, int column, int row, Barrier& barrier) {
   on_cpu::load_tile(1u << rank_in_cluster(), to, from, column, row, barrier.state);
 }
+inline constexpr std::uint64_t kEvictNormal = 0, kEvictFirst = 1;
+inline void load_tile_as(std::uint64_t, void* to, const CUtensorMap& from, int column, int row,
+                         Barrier& barrier) {
+  load_tile(to, from, column, row, barrier);
+}
 inline void load_tile_to(unsigned short blocks, void* to, const CUtensorMap& from, int column,
                          int row, Barrier& barrier) {
   on_cpu::load_tile(blocks, to, from, column, row, barrier.state);
@@ -69,6 +74,10 @@ inline void publish_to_copies() {
 }
 inline void store_tile(const CUtensorMap& to, int column, int row, const void* from) {
   on_cpu::store_tile(to, column, row, from);
+}
+inline void store_tile_as(std::uint64_t, const CUtensorMap& to, int column, int row,
+                          const void* from) {
+  store_tile(to, column, row, from);
 }
 inline void end_store_group() {
   on_cpu::end_store_group();
