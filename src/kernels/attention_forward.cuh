@@ -41,18 +41,20 @@ __host__ __device__ inline int items_of_head(const Shape& shape) {
 struct Items {
   const int squares, in_head, heads;  // of a head, and of all
   const bool takes_heads;
-  int head, item = 0, round = 0;
+  int place, item = 0, round = 0;
 
   __device__ Items(const Shape& shape, bool takes_heads)
       : squares(shape.tokens / kSide),
         in_head(items_of_head(shape)),
         heads(shape.all_heads()),
         takes_heads(takes_heads),
-        head(static_cast<int>(blockIdx.x)) {
+        place(static_cast<int>(blockIdx.x)) {
     if (!takes_heads) find_item();
   }
 
-  __device__ bool is_done() const { return takes_heads ? head >= heads : item >= in_head; }
+  __device__ bool is_done() const { return takes_heads ? place >= heads : item >= in_head; }
+  /// The last first: of what the product before has written, the cache still has the end.
+  __device__ int head() const { return heads - 1 - place; }
   /// Which of the head's squares; below 0 where there are no more.
   __device__ int square_of(int group) const { return squares - 1 - item * kForwardGroups - group; }
   /// Tiles of keys that the group's queries see.
@@ -62,18 +64,18 @@ struct Items {
   __device__ void advance() {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     if (takes_heads) {
-      if (++item == in_head) item = 0, head += blocks;
+      if (++item == in_head) item = 0, place += blocks;
       return;
     }
     // From the first to the last block and back.
-    head += 2 * (round++ % 2 == 0 ? blocks - 1 - block : block) + 1;
+    place += 2 * (round++ % 2 == 0 ? blocks - 1 - block : block) + 1;
     find_item();
   }
 
   // All heads have an item before any has its next. Without a division, so that the compiler sees
   // that a warp's lanes agree.
   __device__ void find_item() {
-    for (; head >= heads && item < in_head; ++item) head -= heads;
+    for (; place >= heads && item < in_head; ++item) place -= heads;
   }
 };
 
@@ -83,7 +85,7 @@ __device__ inline void load_items(ForwardShared& shared, const ForwardMatrices& 
   unsigned stage = 0, parity = 1;       // a fresh barrier's last phase counts as ended
   unsigned taken[kForwardGroups] = {};  // items before
   for (; !items.is_done(); items.advance()) {
-    const int head = items.head;
+    const int head = items.head();
 #pragma unroll
     for (int group = 0; group < kForwardGroups; ++group) {
       if (items.square_of(group) < 0) continue;
@@ -122,7 +124,7 @@ class ForwardGroup {
   __device__ void run(Items items) {
     for (; !items.is_done(); items.advance()) {
       const int square = items.square_of(group_), keys = items.keys_of(group_);
-      if (square >= 0) take_item(items.head, square, keys);
+      if (square >= 0) take_item(items.head(), square, keys);
       for (int key = keys; key < items.keys(); ++key) pass_over();
     }
     if (copies()) wait_for_reads<0>();

@@ -58,6 +58,12 @@ bool has_tile_attention(const AttentionShape& shape) {
          shape.batch < kMost / shape.heads && has_tiles();
 }
 
+bool suits_tile_attention(const AttentionShape& shape) {
+  const std::int64_t most_parts = shape.tokens > kTokens ? 2 : 1;
+  return has_tile_attention(shape) &&
+         3 * shape.batch * shape.heads * most_parts >= 2 * multiprocessors();
+}
+
 void tile_attention_forward(const AttentionShape& asked, const AttentionForward& call,
                             Stream stream) {
   const Shape shape = checked_shape("tile_attention_forward", asked);

@@ -10,6 +10,9 @@ namespace lockstep::kernels {
 /// Whether the current device is one, heads have 64 columns, and tokens are a multiple of 128.
 bool has_tile_attention(const AttentionShape& shape);
 
+/// Whether there are heads enough to keep the device busy, so that these are also fast.
+bool suits_tile_attention(const AttentionShape& shape);
+
 void tile_attention_forward(const AttentionShape& shape, const AttentionForward& call,
                             Stream stream);
 

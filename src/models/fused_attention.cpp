@@ -33,7 +33,13 @@ at::Tensor bytes_beside(const at::Tensor& like, std::int64_t count) {
 }
 
 AttentionBy way_of(kernels::Attention& attention, const AttentionShape& shape) {
-  if (wants_tile_attention() && kernels::has_tile_attention(shape)) return AttentionBy::tiles;
+  const AttentionChoice choice = attention_choice();
+  if (choice == AttentionChoice::tiles && kernels::has_tile_attention(shape)) {
+    return AttentionBy::tiles;
+  }
+  if (choice == AttentionChoice::fastest && kernels::suits_tile_attention(shape)) {
+    return AttentionBy::tiles;
+  }
   return attention.takes(shape) ? AttentionBy::cudnn : AttentionBy::aten;
 }
 
@@ -65,16 +71,17 @@ Summed gradient_through_aten(const AttentionShape& shape, const at::Tensor& qkv,
 
 }  // namespace
 
-bool wants_tile_attention() {
-  static const bool wanted = [] {
+AttentionChoice attention_choice() {
+  static const AttentionChoice choice = [] {
     const char* told = std::getenv("LOCKSTEP_ATTENTION");
-    const std::string_view by = told == nullptr ? "tiles" : told;
-    if (by != "cudnn" && by != "tiles") {
-      throw InvalidArgument(concat("LOCKSTEP_ATTENTION is '", by, "'; it must be cudnn or tiles"));
-    }
-    return by == "tiles";
+    const std::string_view by = told == nullptr ? "auto" : told;
+    if (by == "auto") return AttentionChoice::fastest;
+    if (by == "cudnn") return AttentionChoice::cudnn;
+    if (by == "tiles") return AttentionChoice::tiles;
+    throw InvalidArgument(
+        concat("LOCKSTEP_ATTENTION is '", by, "'; it must be auto, cudnn or tiles"));
   }();
-  return wanted;
+  return choice;
 }
 
 Attended attend(kernels::Attention& attention, const AttentionShape& shape, const at::Tensor& qkv) {

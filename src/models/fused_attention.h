@@ -13,9 +13,10 @@ enum class AttentionBy {
   tiles,  // our own kernels
 };
 
-/// LOCKSTEP_ATTENTION: whether our own kernels are used where they can be. Throws InvalidArgument
-/// where it is neither cudnn nor tiles.
-bool wants_tile_attention();
+/// LOCKSTEP_ATTENTION: `auto`, or nothing, for the fastest, `cudnn`, or `tiles` for our own kernels
+/// wherever they can be used, whose sums have an order. Throws InvalidArgument where it is another.
+enum class AttentionChoice { fastest, cudnn, tiles };
+AttentionChoice attention_choice();
 
 /// Attention's result and what its gradient needs.
 struct Attended {
