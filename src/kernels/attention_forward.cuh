@@ -35,26 +35,29 @@ __host__ __device__ inline int items_of_head(const Shape& shape) {
   return (shape.tokens / kSide + kForwardGroups - 1) / kForwardGroups;
 }
 
-/// The items of a block. The first of a head has the last queries, which see the most keys. Where
-/// there are many heads a block takes whole ones, whose keys then stay in the cache; else all
-/// blocks take the long items first, and the block that had the shortest is the next to take one.
+/// The items of a block. The first of a head has the last queries, which see the most keys. Blocks
+/// take whole heads, whose keys then stay in the cache, as long as there is one for each of them.
+/// Of what is left they take the long items first, and the block that had the shortest is the next
+/// to take one.
 struct Items {
   const int squares, in_head, heads;  // of a head, and of all
-  const bool takes_heads;
+  const int whole;                    // heads
   int place, item = 0, round = 0;
+  bool takes_heads;
 
-  __device__ Items(const Shape& shape, bool takes_heads)
+  __device__ explicit Items(const Shape& shape)
       : squares(shape.tokens / kSide),
         in_head(items_of_head(shape)),
         heads(shape.all_heads()),
-        takes_heads(takes_heads),
-        place(static_cast<int>(blockIdx.x)) {
+        whole(heads - heads % static_cast<int>(gridDim.x)),
+        place(static_cast<int>(blockIdx.x)),
+        takes_heads(whole > 0) {
     if (!takes_heads) find_item();
   }
 
-  __device__ bool is_done() const { return takes_heads ? place >= heads : item >= in_head; }
+  __device__ bool is_done() const { return !takes_heads && item >= in_head; }
   /// The last first: of what the product before has written, the cache still has the end.
-  __device__ int head() const { return heads - 1 - place; }
+  __device__ int head() const { return heads - 1 - place - (takes_heads ? 0 : whole); }
   /// Which of the head's squares; below 0 where there are no more.
   __device__ int square_of(int group) const { return squares - 1 - item * kForwardGroups - group; }
   /// Tiles of keys that the group's queries see.
@@ -63,19 +66,24 @@ struct Items {
 
   __device__ void advance() {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-    if (takes_heads) {
-      if (++item == in_head) item = 0, place += blocks;
-      return;
+    if (!takes_heads) {
+      // From the first to the last block and back.
+      place += 2 * (round++ % 2 == 0 ? blocks - 1 - block : block) + 1;
+    } else {
+      if (++item < in_head) return;
+      item = 0;
+      place += blocks;
+      if (place < whole) return;
+      takes_heads = false;
+      place = block;
     }
-    // From the first to the last block and back.
-    place += 2 * (round++ % 2 == 0 ? blocks - 1 - block : block) + 1;
     find_item();
   }
 
   // All heads have an item before any has its next. Without a division, so that the compiler sees
   // that a warp's lanes agree.
   __device__ void find_item() {
-    for (; place >= heads && item < in_head; ++item) place -= heads;
+    for (; place >= heads - whole && item < in_head; ++item) place -= heads - whole;
   }
 };
 
@@ -340,7 +348,7 @@ class ForwardGroup {
 
 __global__ void __launch_bounds__(kForwardThreads, 1)
     forward_kernel(const __grid_constant__ ForwardMatrices matrices, float* log_sum_exp,
-                   Shape shape, bool takes_heads) {
+                   Shape shape) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   ForwardShared& shared = shared_memory<ForwardShared>();
   if (threadIdx.x == 0) {
@@ -357,7 +365,7 @@ __global__ void __launch_bounds__(kForwardThreads, 1)
     publish_barriers();
   }
   __syncthreads();
-  const Items items(shape, takes_heads);
+  const Items items(shape);
   const int group = group_of_block() - 1;
   if (group < 0) {
     give_registers_back<kLoadRegisters>();

@@ -71,12 +71,9 @@ void tile_attention_forward(const AttentionShape& asked, const AttentionForward&
   const ForwardMatrices matrices{.queries = tile_map(call.qkv, rows, 3 * columns, kSide),
                                  .keys_and_values = tile_map(call.qkv, rows, 3 * columns, kTokens),
                                  .out = tile_map(call.out, rows, columns, kSide)};
-  // So many that the last round, with fewer blocks, takes little of all.
-  constexpr int kManyRounds = 4;
-  const bool takes_heads = shape.all_heads() >= kManyRounds * multiprocessors();
   start("tile_attention_forward", forward_kernel,
         std::min(multiprocessors(), shape.all_heads() * items_of_head(shape)), kForwardThreads,
-        sizeof(ForwardShared), stream, matrices, call.log_sum_exp, shape, takes_heads);
+        sizeof(ForwardShared), stream, matrices, call.log_sum_exp, shape);
 }
 
 std::int64_t tile_attention_scratch(const AttentionShape& asked) {

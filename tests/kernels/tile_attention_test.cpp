@@ -76,8 +76,7 @@ kernels::AttentionShape shape_of(std::int64_t batch, std::int64_t tokens, std::i
   return {.batch = batch, .tokens = tokens, .heads = heads, .head_size = 64, .scale = scale};
 }
 
-// One tile; an odd number of them; heads that two blocks share; several heads for a block; so many
-// that blocks take whole ones.
+// One tile; an odd number of them; heads that two blocks share; several heads for a block; many.
 INSTANTIATE_TEST_SUITE_P(Shapes, TileAttentionOnGpu,
                          ::testing::Values(shape_of(1, 128, 1), shape_of(3, 384, 2, 0.1f),
                                            shape_of(4, 1024, 12), shape_of(1, 1024, 25),
