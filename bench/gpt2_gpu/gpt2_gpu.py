@@ -88,7 +88,12 @@ def measure(run):
     found, profiles = {}, []
     program, peer = run.program("bench/gpt2_step"), [run.python, HERE / "peer.py"]
     run.details = ["| model, batch | who | ms (p10 to p90) | tokens/s | TFLOP/s | of the roof | GiB |", "|---|---|---|---|---|---|---|"]
+    wanted = run.models.split(",")
+    if unknown := set(wanted) - set(SHAPES):
+        raise ValueError(f"models={run.models}: there is no {', '.join(sorted(unknown))}, only {', '.join(SHAPES)}")
     for model, batch, tokens, _ in CASES:
+        if model not in wanted:
+            continue
         shape = [model, batch, tokens, run.steps]
         middle, _ = run_all(run, model, batch, tokens, {
             "lockstep": [program, *shape, "fused", "graph", *(["in_backward"] if batch * tokens <= FEW_ROWS else [])],
@@ -100,11 +105,12 @@ def measure(run):
         found[key_of(model, batch)] = Pair(min(middle["lockstep"], middle["lockstep, no graph"]), middle["torch.compile"])
         found[f"{key_of(model, batch)}_eager"] = Pair(middle["lockstep, no graph"], middle["PyTorch eager"])
     model, batch, tokens = LARGE
-    shape = [model, batch, tokens, max(3, run.steps // 4)]
-    middle, memory = run_all(run, model, batch, tokens, {
-        "lockstep, stage 1, checkpoints": [program, *shape, "fused", "launch", "checkpoint", "shard"],
-        "PyTorch eager, checkpoints": [*peer, *shape, "checkpoint"]})
-    found["large"], found["large_memory"] = Pair(*middle.values()), Pair(*memory.values())
+    if model in wanted:
+        shape = [model, batch, tokens, max(3, run.steps // 4)]
+        middle, memory = run_all(run, model, batch, tokens, {
+            "lockstep, stage 1, checkpoints": [program, *shape, "fused", "launch", "checkpoint", "shard"],
+            "PyTorch eager, checkpoints": [*peer, *shape, "checkpoint"]})
+        found["large"], found["large_memory"] = Pair(*middle.values()), Pair(*memory.values())
     run.details += profiles
     return found
 
@@ -122,6 +128,6 @@ BENCH = Bench(
         Metric("large", "{}, batch {}, one rank in stage 1, activations computed again, against eager".format(*LARGE), "ms",
                ratio_goal=1),
         Metric("large_memory", "the most memory of that", "GiB")),
-    options={"steps": 40}, quick={"steps": 10},
+    options={"steps": 40, "models": ",".join(SHAPES)}, quick={"steps": 10},
     programs=("bench/gpt2_step",), modules=("torch",),
     notes="T = 1024, bfloat16. At batch 4, weights are updated while backward goes on.")
