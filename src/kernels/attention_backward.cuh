@@ -133,6 +133,7 @@ class BackwardGroup {
     if (!pairs_.is_done()) wait_for_pair();
     wait_for_products<0>();
     tell_of_inner(pair.count + 1);
+    __syncwarp();  // all lanes have read their row values
     if (releases()) shared_.empty[stage].arrive();
     last_ = pair;
     if (pair.is_last_of_turn()) finish_turn(keys, values);

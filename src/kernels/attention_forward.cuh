@@ -56,8 +56,7 @@ struct Items {
   }
 
   __device__ bool is_done() const { return !takes_heads && item >= in_head; }
-  /// The last first: of what the product before has written, the cache still has the end.
-  __device__ int head() const { return heads - 1 - place - (takes_heads ? 0 : whole); }
+  __device__ int head() const { return takes_heads ? place : whole + place; }
   /// Which of the head's squares; below 0 where there are no more.
   __device__ int square_of(int group) const { return squares - 1 - item * kForwardGroups - group; }
   /// Tiles of keys that the group's queries see.

@@ -15,17 +15,15 @@ __global__ void __launch_bounds__(kPassThreads)
     row_kernel(const Bf16* out, const Bf16* gradient, const float* log_sum_exp, float* rows,
                Shape shape) {
   constexpr int kLanes = kHeadSize / kPack;  // of a row
-  // From the last one on, of which the cache still has the gradient, to the first, with which
-  // backward's kernel begins.
-  const int index = static_cast<int>(gridDim.x - 1 - blockIdx.x);
-  const int head = index / shape.tiles(), tile = index % shape.tiles();
+  const int head = static_cast<int>(blockIdx.x) / shape.tiles();
+  const int tile = static_cast<int>(blockIdx.x) % shape.tiles();
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t stride = shape.heads * kHeadSize;
   const std::int64_t first =
       row_of(shape, head, tile) * stride + column_of(shape, head) + lane * kPack;
   const float* log_sums =
       log_sum_exp + static_cast<std::int64_t>(head) * shape.tokens + tile * kTokens;
-  float* results = rows + static_cast<std::int64_t>(index) * 2 * kTokens;
+  float* results = rows + static_cast<std::int64_t>(blockIdx.x) * 2 * kTokens;
 #pragma unroll
   for (int row = threadIdx.x / kLanes; row < kTokens; row += kPassThreads / kLanes) {
     float a[kPack], b[kPack];

@@ -11,9 +11,6 @@ namespace {
 
 constexpr int kMaxColumns = 2048;
 
-// Rows are taken from the last to the first: of what the product before has written, the cache
-// still has the end, and of what is written here the product after it begins with the first.
-
 // Forward: a warp has a row, a lane every 32nd pack of it (Packs is how many that are at most), so
 // that a row is summed without a barrier. Blocks stay: gamma and beta are read once, and the next
 // row is on its way while this one is computed.
@@ -54,15 +51,15 @@ __global__ void __launch_bounds__(kForwardThreads)
     betas[i] = load(pass.beta + at * kPack);
   }
 
-  const int stride = static_cast<int>(gridDim.x) * kForwardWarps;
-  int index = rows - 1 - static_cast<int>(blockIdx.x * kForwardWarps + threadIdx.x / kWarp);
+  const int stride = gridDim.x * kForwardWarps;
+  int index = blockIdx.x * kForwardWarps + threadIdx.x / kWarp;
   Row<Packs, Adds> next;
-  if (index >= 0) read_row(next, pass, static_cast<std::int64_t>(index) * columns, packs);
-  for (; index >= 0; index -= stride) {
+  if (index < rows) read_row(next, pass, static_cast<std::int64_t>(index) * columns, packs);
+  for (; index < rows; index += stride) {
     const std::int64_t start = static_cast<std::int64_t>(index) * columns;
     const Row<Packs, Adds> row = next;
-    if (index >= stride) {
-      read_row(next, pass, static_cast<std::int64_t>(index - stride) * columns, packs);
+    if (index + stride < rows) {
+      read_row(next, pass, static_cast<std::int64_t>(index + stride) * columns, packs);
     }
     float values[Packs][kPack];
     float sum = 0.0f;
@@ -144,9 +141,7 @@ __global__ void __launch_bounds__(Threads, resident_blocks(Threads))
   if (mine) unpack(load(pass.gamma + column), gamma);
   float gamma_sums[kPack] = {}, beta_sums[kPack] = {}, bias_sums[kPack] = {};
   int turn = 0;
-  const int stride = static_cast<int>(gridDim.x) * kRowsAtOnce;
-  const int last = (rows - 1) / kRowsAtOnce * kRowsAtOnce;
-  for (int first = last - static_cast<int>(blockIdx.x) * kRowsAtOnce; first >= 0; first -= stride) {
+  for (int first = blockIdx.x * kRowsAtOnce; first < rows; first += gridDim.x * kRowsAtOnce) {
     Pack douts[kRowsAtOnce], xs[kRowsAtOnce], pasts[kRowsAtOnce];
     float means[kRowsAtOnce], rstds[kRowsAtOnce];
 #pragma unroll
