@@ -46,7 +46,8 @@ def part_of(kernel):
 
 def profile(program, shape):
     """One step's kernels, part by part, as a table."""
-    kernels = steps_of([program, *shape, "fused", "launch", "profile"])["kernels"]
+    found = steps_of([program, *shape, "fused", "launch", "profile"])
+    kernels = found["kernels"]
     parts = {}
     for name, calls, ms in kernels:
         before = parts.get(part_of(name), (0, 0.0))
@@ -54,7 +55,7 @@ def profile(program, shape):
     total = sum(ms for _, ms in parts.values())
     rows = [f"| {part} | {calls} | {ms:.2f} | {ms / total:.1%} |"
             for part, (calls, ms) in sorted(parts.items(), key=lambda item: -item[1][1])]
-    return ["", f"Kernels of one step of {shape[0]}, batch {shape[1]}, which add up to {total:.2f} ms:", "",
+    return ["", f"Kernels of one step of {shape[0]}, batch {shape[1]}, which add up to {total:.2f} ms; for {found['idle']:.2f} ms none runs:", "",
             "| part | kernels | ms | share |", "|---|---|---|---|", *rows]
 
 

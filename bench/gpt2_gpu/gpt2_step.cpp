@@ -7,7 +7,7 @@
 // and the most memory that was allocated. With `in_backward` weights are updated while backward
 // goes on below them, not in a step after it; with `checkpoint` activations are computed again in
 // backward; with `shard` it is stage 1 of ShardedDataParallel on one rank of NCCL; with `profile`
-// also each kernel's name, calls and milliseconds in one more step.
+// also each kernel's name, calls and milliseconds in a step, and for how long none ran.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -34,27 +34,46 @@
 
 namespace {
 
-// Kernels by name: how often, and milliseconds in all.
-nlohmann::json profile_of(const std::function<void()>& step) {
+struct Profile {
+  nlohmann::json kernels = nlohmann::json::array();  // name, calls and milliseconds, of a step
+  double idle = 0;                                   // milliseconds of a step in which none ran
+};
+
+// Several steps in a row, so that the device is as hot as it is in training.
+Profile profile_of(const std::function<void()>& step) {
+  constexpr int kSteps = 5;
   namespace profiler = torch::autograd::profiler;
   namespace settings = torch::profiler::impl;
   const settings::ProfilerConfig config(settings::ProfilerState::KINETO);
   const std::set<settings::ActivityType> activities = {settings::ActivityType::CUDA};
+  for (int i = 0; i < kSteps; ++i) step();
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
-  step();
+  for (int i = 0; i < kSteps; ++i) step();
   torch::cuda::synchronize();
   const auto result = profiler::disableProfiler();
   std::map<std::string, std::pair<int, double>> kernels;
+  std::vector<std::pair<double, double>> times;  // begin and end
   for (const profiler::KinetoEvent& event : result->events()) {
     if (event.deviceType() != c10::DeviceType::CUDA) continue;
-    auto& [calls, ms] = kernels[event.name()];
+    const double ms = static_cast<double>(event.durationNs()) / 1e6;
+    const double begin = static_cast<double>(event.startNs()) / 1e6;
+    auto& [calls, all] = kernels[event.name()];
     ++calls;
-    ms += static_cast<double>(event.durationNs()) / 1e6;
+    all += ms;
+    times.emplace_back(begin, begin + ms);
   }
-  nlohmann::json list = nlohmann::json::array();
-  for (const auto& [name, found] : kernels) list.push_back({name, found.first, found.second});
-  return list;
+  Profile profile;
+  for (const auto& [name, found] : kernels) {
+    profile.kernels.push_back({name, found.first / kSteps, found.second / kSteps});
+  }
+  std::sort(times.begin(), times.end());
+  double until = times.empty() ? 0 : times.front().first;
+  for (const auto& [begin, end] : times) {
+    profile.idle += std::max(0.0, begin - until) / kSteps;
+    until = std::max(until, end);
+  }
+  return profile;
 }
 
 }  // namespace
@@ -132,7 +151,11 @@ int main(int argc, char** argv) {
     found["losses"].push_back(on_host[i].item<float>());
   }
   found["bytes"] = c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].peak;
-  if (words.contains("profile")) found["kernels"] = profile_of(step);
+  if (words.contains("profile")) {
+    const Profile profile = profile_of(step);
+    found["kernels"] = profile.kernels;
+    found["idle"] = profile.idle;
+  }
   std::printf("%s\n", found.dump().c_str());
   return 0;
 }

@@ -55,7 +55,7 @@ class BackwardGroup {
     wait_for_products<0>();
     read_earlier(earlier);
     pass_queries_on(queries, earlier);
-    if (copies()) wait_for_reads<0>();
+    if (leads_group()) wait_for_reads<0>();
   }
 
  private:
@@ -63,8 +63,6 @@ class BackwardGroup {
   using Result = float[kSide / 2];     // of [64 tokens, 64 columns]
   static constexpr int kHalf = kSteps / 2;
 
-  __device__ bool copies() const { return thread_of_group() == 0; }
-  __device__ static bool releases() { return threadIdx.x % kWarp == 0; }
   __device__ void sync_group() const { sync_threads(kOfGroup + group_, kGroupThreads); }
 
   // That this group's is there, of the pair before `count`, and that it has read that before.
@@ -126,7 +124,7 @@ class BackwardGroup {
     end_product_group();
     wait_for_products<1>();
     if (pair.count > 0) {
-      if (last_.is_last_of_turn() && releases()) shared_.turn_empty[last_.place()].arrive();
+      if (last_.is_last_of_turn() && leads_warp()) shared_.turn_empty[last_.place()].arrive();
       pass_queries_on(queries, earlier);
     }
     pairs_.advance();
@@ -134,7 +132,7 @@ class BackwardGroup {
     wait_for_products<0>();
     tell_of_inner(pair.count + 1);
     __syncwarp();  // all lanes have read their row values
-    if (releases()) shared_.empty[stage].arrive();
+    if (leads_warp()) shared_.empty[stage].arrive();
     last_ = pair;
     if (pair.is_last_of_turn()) finish_turn(keys, values);
   }
@@ -211,7 +209,7 @@ class BackwardGroup {
     put_square(shared_.slots[group_][1], keys, shape_.scale);
     publish_to_copies();
     sync_group();
-    if (!copies()) return;
+    if (!leads_group()) return;
     const int head = last_.head(), row = row_of(shape_, head, last_.key) + group_ * kSide;
     store_tile_as(kEvictFirst, matrices_.qkv_gradient, column_of(shape_, head, 2), row,
                   shared_.slots[group_][0]);
@@ -279,7 +277,7 @@ class BackwardGroup {
     put_square(shared_.slots[group_][0], queries, shape_.scale);
     publish_to_copies();
     sync_group();
-    if (!copies()) return;
+    if (!leads_group()) return;
     const int head = last_.head(), row = row_of(shape_, head, last_.query()) + group_ * kSide;
     store_tile_as(kEvictFirst, matrices_.qkv_gradient, column_of(shape_, head), row,
                   shared_.slots[group_][0]);
@@ -287,7 +285,7 @@ class BackwardGroup {
   }
 
   __device__ void wait_for_slots() const {
-    if (copies()) wait_for_reads<0>();
+    if (leads_group()) wait_for_reads<0>();
     sync_group();
   }
 

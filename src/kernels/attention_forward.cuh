@@ -134,7 +134,7 @@ class ForwardGroup {
       if (square >= 0) take_item(items.head(), square, keys);
       for (int key = keys; key < items.keys(); ++key) pass_over();
     }
-    if (copies()) wait_for_reads<0>();
+    if (leads_group()) wait_for_reads<0>();
   }
 
  private:
@@ -145,9 +145,6 @@ class ForwardGroup {
     float values[kSide / 2];      // [64 queries, 64 columns]
     float largest[2], totals[2];  // totals of this lane alone
   };
-
-  __device__ bool copies() const { return thread_of_group() == 0; }
-  __device__ static bool releases() { return threadIdx.x % kWarp == 0; }
 
   __device__ void take_item(int head, int square, int keys) {
     Sums sums;
@@ -161,7 +158,7 @@ class ForwardGroup {
     multiply_keys(products, queries, count_);
     wait_for_products<0>();
     for (int key = 0; key < keys - 1; ++key) take_keys(sums, products, queries);
-    if (releases()) shared_.queries_empty[group_][place].arrive();
+    if (leads_warp()) shared_.queries_empty[group_][place].arrive();
     // Of the last tile half of the queries see only the first half.
     mask(products, square % kSquares);
     if (square % kSquares == 0) {
@@ -205,7 +202,7 @@ class ForwardGroup {
     shared_.full[count % kForwardStages].wait(count / kForwardStages % 2);
   }
   __device__ void release_keys() {
-    if (releases()) shared_.empty[count_ % kForwardStages].arrive();
+    if (leads_warp()) shared_.empty[count_ % kForwardStages].arrive();
     ++count_;
   }
 
@@ -306,7 +303,7 @@ class ForwardGroup {
   }
 
   __device__ void finish(Sums& sums, int head, int square) {
-    if (copies()) wait_for_reads<0>();
+    if (leads_group()) wait_for_reads<0>();
     sync_group();
     const int lane = threadIdx.x % kWarp;
     const int token = square * kSide + thread_of_group() / kWarp * 16 + lane / 4;
@@ -327,7 +324,7 @@ class ForwardGroup {
     put_square(shared_.slots[group_], sums.values, 1.0f);
     publish_to_copies();
     sync_group();
-    if (!copies()) return;
+    if (!leads_group()) return;
     store_tile_as(kEvictFirst, matrices_.out, column_of(shape_, head),
                   square_row_of(shape_, head, square), shared_.slots[group_]);
     end_store_group();

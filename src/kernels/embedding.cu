@@ -238,8 +238,9 @@ void embedding_backward(const std::int64_t* ids, const Bf16* dout, float* dtoken
   number_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(ids, parts.keys,
                                                                             parts.rows, count);
   std::size_t sort_bytes = 0;
-  sort({}, sort_bytes, shape, stream);  // asks for its size
-  sort(parts, sort_bytes, shape, stream);
+  cudaError_t error = sort({}, sort_bytes, shape, stream);  // asks for its size
+  if (error == cudaSuccess) error = sort(parts, sort_bytes, shape, stream);
+  require(error == cudaSuccess, "embedding_backward", "a device that can sort");
   constexpr int kWarps = kThreads / kWarp;
   const dim3 grid((chunks_of(shape) + kWarps - 1) / kWarps,
                   (shape.columns + kWarp * kPack - 1) / (kWarp * kPack));

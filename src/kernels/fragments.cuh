@@ -15,6 +15,14 @@ inline constexpr int kStep = 16;                  // terms of a sum that one ins
 __device__ inline int thread_of_group() {
   return static_cast<int>(threadIdx.x) % kGroupThreads;
 }
+/// The one thread of the group that starts copies.
+__device__ inline bool leads_group() {
+  return thread_of_group() == 0;
+}
+/// The one thread of a warp that tells others of it.
+__device__ inline bool leads_warp() {
+  return threadIdx.x % kWarp == 0;
+}
 /// A value that is the same for a whole warp, as the compiler knows by this: what follows from it
 /// needs no register in every lane.
 __device__ inline int uniform(int value) {
