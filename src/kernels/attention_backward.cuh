@@ -3,10 +3,10 @@
 // Gradients of attention. A block takes a head's tiles of keys and values one after the other and,
 // for each, the tiles of queries that see it. Of such a pair each group has 64 keys:
 //
-//     weights^T = exp(scale * keys * queries^T - log_sum_exp)   [64 keys, 128 queries]
-//     inner^T   = weights^T * (values * gradient^T - dot)       (dot: of a row of `out` and
-//     gradient) values'  += weights^T * gradient,  keys' += inner^T * queries queries' += inner *
-//     keys                                  [64 queries of each group]
+//     weights^T = exp(scale * keys * queries^T - log_sum_exp)     [64 keys, 128 queries]
+//     inner^T   = weights^T * (values * gradient^T - dot)         dot: of rows, out * gradient
+//     values'  += weights^T * gradient,  keys' += inner^T * queries
+//     queries' += inner * keys                                    [64 queries of each group]
 //
 // The first operand of the products in the third line stays in registers; only `inner` goes through
 // shared memory. What queries' has so far waits in memory, that is in the cache: the same thread
@@ -78,6 +78,8 @@ class BackwardGroup {
     shared_.full[pairs_.stage()].wait(pairs_.stage_parity());
   }
 
+  // While the second product is computed there are exponentials of the first, half of them; the
+  // other half, while what the first half is good for is done.
   __device__ void take_pair(Result& keys, Result& values) {
     const Pairs pair = pairs_;
     const unsigned stage = pair.stage(), place = pair.place();

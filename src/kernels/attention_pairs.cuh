@@ -1,7 +1,7 @@
 #pragma once
 
 // What the groups of attention's gradients (attention_backward.cuh) have in common: shared memory,
-// and the order of their work.
+// the order of their work, and its loading.
 
 #include "kernels/attention_tiles.cuh"
 
@@ -58,10 +58,10 @@ __device__ inline int row_value_place(int query) {
 }
 
 /// The pairs of a block, each of a tile of keys and one of queries, in their order. A head's pairs
-/// may be divided among `parts` blocks, 1 or
-/// 2, by the tiles of keys: 0, 3, 4, 7 and so on for one, the others for the other, as many pairs
-/// for each. Queries come in rising order for one tile of keys and in falling order for the next,
-/// so that those that were used last, and may still be in the cache, are used first.
+/// may be divided among `parts` blocks, 1 or 2, by the tiles of keys: 0, 3, 4, 7 and so on for one,
+/// the others for the other, as many pairs for each. Queries come in rising order for one tile of
+/// keys and in falling order for the next, so that those that were used last, and may still be in
+/// the cache, are used first.
 struct Pairs {
   int tiles, parts, items;  // of keys, of a head, of all
   int item, key, step = 0;
