@@ -171,9 +171,8 @@ TEST_P(TileAttentionOnCpu, HasTheSameBitsInEveryOrderOfEvents) {
   Values<Bf16> qkv = on_cpu::random_bf16(3 * values, 3), gradient = on_cpu::random_bf16(values, 4);
   const Attended first = attend(GetParam(), {1, Lateness::early}, qkv, gradient);
   // The last is one in which a lane is late that passes over keys.
-  for (const Schedule& schedule :
-       {Schedule{2, Lateness::late}, Schedule{3, Lateness::random}, Schedule{4, Lateness::random},
-        Schedule{12, Lateness::early}}) {
+  for (const Schedule& schedule : {Schedule{2, Lateness::late}, Schedule{3, Lateness::random},
+                                   Schedule{4, Lateness::random}, Schedule{12, Lateness::early}}) {
     EXPECT_EQ(attend(GetParam(), schedule, qkv, gradient), first) << "seed " << schedule.seed;
   }
 }
