@@ -91,7 +91,7 @@ def measure(run):
     run.details = ["| model, batch | who | ms (p10 to p90) | tokens/s | TFLOP/s | of the roof | GiB |", "|---|---|---|---|---|---|---|"]
     wanted = run.models.split(",")
     if unknown := set(wanted) - set(SHAPES):
-        raise ValueError(f"models={run.models}: there is no {', '.join(sorted(unknown))}, only {', '.join(SHAPES)}")
+        raise SystemExit(f"models={run.models}: there is no {', '.join(sorted(unknown))}, only {', '.join(SHAPES)}")
     for model, batch, tokens, _ in CASES:
         if model not in wanted:
             continue

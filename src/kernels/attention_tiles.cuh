@@ -19,8 +19,6 @@ inline constexpr int kDeeps = kHeadSize / kStep;  // of a sum over a head's colu
 /// Bytes of shared memory that a block can have.
 inline constexpr int kMostShared = 227 * 1024;
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-
 struct Shape {
   int batch, tokens, heads;
   float scale;

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 512;  // with 1024 it takes a fifth longer
 constexpr int kAtOnce = 4;     // loads of a thread on their way
-constexpr float kLog2E = 1.4426950408889634f;
 
 // exp(x - shift). The difference first: with log2(e) in both, large logits would overflow.
 __device__ float exp_shifted(float x, float shift) {

@@ -14,6 +14,7 @@ namespace lockstep::kernels {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kPack = 8;  // bfloat16s in 16 bytes
+inline constexpr float kLog2E = 1.4426950408889634f;
 
 /// Eight bfloat16s, as one load or store.
 struct alignas(16) Pack {

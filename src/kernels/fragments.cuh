@@ -23,14 +23,10 @@ __device__ inline bool leads_group() {
 __device__ inline bool leads_warp() {
   return threadIdx.x % kWarp == 0;
 }
-/// A value that is the same for a whole warp, as the compiler knows by this: what follows from it
-/// needs no register in every lane.
-__device__ inline int uniform(int value) {
-  return __shfl_sync(0xffffffffu, value, 0);
-}
-/// This thread's group in the block.
+/// This thread's group in the block. All lanes of a warp have the first one's, so that the compiler
+/// knows that they agree: what follows from it needs no register in every lane.
 __device__ inline int group_of_block() {
-  return uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
 }
 
 __device__ inline unsigned pair_of(float first, float second) {

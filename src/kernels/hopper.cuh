@@ -98,10 +98,10 @@ __device__ inline void load_tile(void* to, const CUtensorMap& from, int column, 
       "l"(&from), "r"(column), "r"(row), "r"(shared_address(&barrier.state))
       : "memory");
 }
-// What is to leave the cache before others: it will not be read again soon.
+// How the cache keeps a tile: as others, or as one that leaves it before them.
 inline constexpr std::uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
 
-/// The same, with word of how soon the tile is read again.
+/// The same of a tile that the cache keeps so.
 __device__ inline void load_tile_as(std::uint64_t kept, void* to, const CUtensorMap& from,
                                     int column, int row, Barrier& barrier) {
   asm volatile(
