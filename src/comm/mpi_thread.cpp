@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <utility>
 
 #include "core/unique_fd.h"
 #include "lockstep/error.h"
@@ -72,17 +73,27 @@ void check_started_by_mpi() {
       "PROGRAM`, or use gloo under lockstep run");
 }
 
-int free_port() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+// A port that nobody else is given while the socket lives. The store can still listen there: both
+// allow the address to be used again, and this one does not listen.
+struct HeldPort {
+  UniqueFd socket;
+  int number;
+};
+
+HeldPort hold_free_port() {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (socket.get() < 0 || ::bind(socket.get(), generic, length) != 0 ||
+  const int on = 1;
+  if (socket.get() < 0 ||
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(socket.get(), generic, length) != 0 ||
       ::getsockname(socket.get(), generic, &length) != 0) {
     throw_errno("backend mpi: looking for a free port");
   }
-  return ntohs(address.sin_port);
+  return {.socket = std::move(socket), .number = ntohs(address.sin_port)};
 }
 
 std::string own_name() {
@@ -266,7 +277,8 @@ void meet_by_mpi() {
   for (int rank = 0; rank < mpi.size(); ++rank) everyone[static_cast<std::size_t>(rank)] = rank;
   std::array<char, 320> place{};
   if (mpi.rank() == 0) {
-    std::snprintf(place.data(), place.size(), "%s %d", own_name().c_str(), free_port());
+    static const HeldPort port = hold_free_port();  // the environment names it from now on
+    std::snprintf(place.data(), place.size(), "%s %d", own_name().c_str(), port.number);
   }
   std::promise<void> told;
   mpi.post({.operation = {.group = mpi.make_group(everyone, 0),
