@@ -282,7 +282,7 @@ using Travelling = std::conditional_t<std::is_convertible_v<std::decay_t<T>, con
 template <typename Result, typename... Args>
 std::string signature() {
   std::string text;
-  ((text += (text.empty() ? "" : ",") + Codec<std::remove_cvref_t<Args>>::name()), ...);
+  ((text += text.empty() ? "" : ",", text += Codec<std::remove_cvref_t<Args>>::name()), ...);
   text += "->";
   if constexpr (std::is_void_v<Result>) {
     return text + "void";

@@ -19,13 +19,6 @@
 namespace lockstep {
 namespace {
 
-// What one thread needs while it encodes; kept for the next call.
-struct Workspace {
-  PieceCache cache;
-  Bpe::Scratch scratch;
-  std::vector<AddedTokenFinder::Part> parts;
-};
-
 std::vector<AddedToken> tokens_with(const std::vector<AddedToken>& tokens, bool normalized) {
   std::vector<AddedToken> found;
   std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(found),
@@ -52,6 +45,13 @@ std::vector<std::size_t> shares_of(std::span<const std::string_view> texts) {
 
 class Tokenizer::Impl {
  public:
+  // What one thread needs while it encodes; kept for the next call.
+  struct Workspace {
+    PieceCache cache;
+    Bpe::Scratch scratch;
+    std::vector<AddedTokenFinder::Part> parts;
+  };
+
   explicit Impl(TokenizerSpec spec)
       : spec_(std::move(spec)),
         table_(spec_),
@@ -181,7 +181,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
                                             const EncodeOptions& options) const {
-  std::unique_ptr<Workspace> work = impl_->take_workspace();
+  auto work = impl_->take_workspace();
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3 + 8);
   impl_->encode(text, options, *work, ids);
@@ -202,7 +202,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::encode_batch(
   std::mutex failure_mutex;
   const auto work = [&] {
     try {
-      std::unique_ptr<Workspace> workspace = impl_->take_workspace();
+      auto workspace = impl_->take_workspace();
       for (std::size_t share = next++; share + 1 < shares.size(); share = next++) {
         for (std::size_t i = shares[share]; i < shares[share + 1]; ++i) {
           results[i].reserve(texts[i].size() / 3 + 8);

@@ -102,14 +102,13 @@ std::string Progress::line(const ProgressState& state, Clock::time_point now) co
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : "  ") + part; };
   if (state.epoch) {
-    add("epoch " + std::to_string(*state.epoch) +
-        (state.total_epochs ? "/" + std::to_string(*state.total_epochs) : ""));
+    add(state.total_epochs ? concat("epoch ", *state.epoch, "/", *state.total_epochs)
+                           : concat("epoch ", *state.epoch));
   }
   const bool known = state.total_steps && *state.total_steps > 0;
   const double part = known ? static_cast<double>(state.step) / *state.total_steps : 0;
   if (known && bar_) add(bar_of(part) + format(" %3d%%", static_cast<int>(part * 100)));
-  add("step " + std::to_string(state.step) +
-      (known ? "/" + std::to_string(*state.total_steps) : ""));
+  add(known ? concat("step ", state.step, "/", *state.total_steps) : concat("step ", state.step));
   for (const auto& [name, value] : state.values) add(name + " " + format("%.4g", value));
 
   const Mark& from = marks_.front();

@@ -76,8 +76,6 @@ class Gpt2Files : public ::testing::Test {
   Gpt2 model_;
 };
 
-}  // namespace
-
 TEST_F(Gpt2Files, come_back_with_the_same_bits_and_shape) {
   const Gpt2 loaded = load_gpt2(path(""));
   EXPECT_EQ(loaded->config(), two_layers());
@@ -254,3 +252,5 @@ TEST_F(Gpt2Files, a_configuration_that_cannot_be_computed_names_file_and_key) {
   EXPECT_NE(with("\"n_layer\": 2", "\"n_layer\": 0").find("n_layer is 0"), std::string::npos);
   EXPECT_NE(with("\\{", "").find("no JSON object"), std::string::npos);
 }
+
+}  // namespace
