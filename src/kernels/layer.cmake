@@ -6,6 +6,7 @@ add_library(lockstep_kernels OBJECT
   kernels/column_sum.cu
   kernels/cross_entropy.cu
   kernels/embedding.cu
+  kernels/head_loss.cu
   kernels/launch_check.cu
   kernels/layer_norm.cu
   kernels/tensor_maps.cu

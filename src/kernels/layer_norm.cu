@@ -143,14 +143,16 @@ __global__ void __launch_bounds__(Threads, resident_blocks(Threads))
   int turn = 0;
   for (int first = blockIdx.x * kRowsAtOnce; first < rows; first += gridDim.x * kRowsAtOnce) {
     Pack douts[kRowsAtOnce], xs[kRowsAtOnce], pasts[kRowsAtOnce];
-    float means[kRowsAtOnce], rstds[kRowsAtOnce];
+    float means[kRowsAtOnce], rstds[kRowsAtOnce], factors[kRowsAtOnce];
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       douts[r] = xs[r] = pasts[r] = Pack{};
       means[r] = rstds[r] = 0.0f;
+      factors[r] = 1.0f;
       if (first + r >= rows) continue;
       means[r] = pass.mean[first + r];
       rstds[r] = pass.rstd[first + r];
+      if (pass.factors != nullptr) factors[r] = pass.factors[first + r];
       if (!mine) continue;
       const std::int64_t at = static_cast<std::int64_t>(first + r) * columns + column;
       douts[r] = load_streaming(pass.dout + at);
@@ -167,6 +169,7 @@ __global__ void __launch_bounds__(Threads, resident_blocks(Threads))
       float sum = 0.0f, sum_xhat = 0.0f;
 #pragma unroll
       for (int j = 0; j < kPack; ++j) {
+        dout[j] *= factors[r];
         const float xhat = (x[j] - means[r]) * rstds[r];
         const float g = dout[j] * gamma[j];
         sum += g;
@@ -200,6 +203,7 @@ __global__ void __launch_bounds__(Threads, resident_blocks(Threads))
       unpack(pasts[r], past);
 #pragma unroll
       for (int j = 0; j < kPack; ++j) {
+        dout[j] *= factors[r];
         const float xhat = (x[j] - means[r]) * rstds[r];
         dx[j] = rstds[r] * (dout[j] * gamma[j] - mean_g - xhat * mean_g_xhat) + past[j];
         bias_sums[j] += dx[j];

@@ -31,12 +31,14 @@ void layer_norm_forward(const LayerNormForward& pass, LayerNormShape shape, Stre
 /// dx = the gradient through the norm, plus `residual` (the gradient that goes past it) where
 /// given. In the same pass over the rows: the gradients of gamma and beta, and the column sums of
 /// dx, which are the gradient of the bias that was added just before (null where there is none).
+/// With `factors`, rows of dout are multiplied by one each before all else.
 ///
 /// The sums are left to be finished. `partial` is scratch of layer_norm_backward_scratch() floats,
 /// until then. Sums are taken in an order that
 /// depends on the shape and the device only. dx may be `residual`'s memory.
 struct LayerNormBackward {
   const Bf16* dout = nullptr;
+  const float* factors = nullptr;
   const Bf16* x = nullptr;  // what was normalised
   const Bf16* gamma = nullptr;
   const float* mean = nullptr;

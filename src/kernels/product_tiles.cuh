@@ -36,6 +36,7 @@ struct alignas(1024) Shared {
   unsigned char slots[kGroups][kSlots][kSquare];
   union {  // for epilogues
     float bias[kGroups][kWide];
+    float shifts[kGroups][kHigh];
     float sums[kGroups][kWarpsOfGroup][kSide];
   };
   Barrier full[kStages], empty[kStages];
@@ -50,6 +51,7 @@ struct Matrices {
 
 struct Shape {
   int m, n, k;
+  int panel = 1;  // rows of tiles that are multiplied side by side
 
   __host__ __device__ int columns_of_tiles() const { return (n + kWide - 1) / kWide; }
   /// Of both blocks.
@@ -62,11 +64,15 @@ struct Shape {
 struct Place {
   int row, column;
 };
-/// Where a cluster's tile is. Neighbours have the same rows, which then stay in the cache.
+/// Where a cluster's tile is: panel after panel, and in each column after column, so that those
+/// multiplied at the same time have rows or columns in common, which then stay in the cache.
 __device__ inline Place place_of(int tile, const Shape& shape, unsigned rank) {
   const int wide = shape.columns_of_tiles();
-  return {.row = (tile / wide * kCluster + static_cast<int>(rank)) * kHigh,
-          .column = tile % wide * kWide};
+  const int first = tile / (shape.panel * wide) * shape.panel;
+  const int high = min(shape.panel, shape.rows_of_tiles() - first);
+  const int place = tile - first * wide;
+  return {.row = ((first + place % high) * kCluster + static_cast<int>(rank)) * kHigh,
+          .column = place / high * kWide};
 }
 __device__ inline Place place_in(const Place& tile, int square) {
   return {.row = tile.row + square % kHeights * kSide,

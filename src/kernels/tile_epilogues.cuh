@@ -2,6 +2,7 @@
 
 // What the products of tile_products.h do with their tiles.
 
+#include "kernels/approximate.cuh"
 #include "kernels/gelu.cuh"
 #include "kernels/product_tiles.cuh"
 
@@ -177,6 +178,96 @@ struct ThroughSlope {
 #pragma unroll
     for (int i = 0; i < kWarpsOfGroup; ++i) sum += shared.sums[group][i][mine];
     partial[static_cast<std::int64_t>(tile.row / kHigh) * shape.n + column] = sum;
+  }
+};
+
+/// Powers of e of the sums, each row's divided by one of its own, and what the columns of a tile
+/// add up to in a row. Columns that do not count have zeros.
+struct AsExponentials {
+  static constexpr bool kTransposedB = false;
+  static_assert(kHigh == kGroupThreads);
+  const float* shifts;  // [m]: a row's powers are divided by 2 to the power of this
+  float* partial;       // [columns of tiles, m]
+  int used;             // columns that count
+
+  __device__ void begin(Shared& shared, const Matrices&, const Shape& shape, const Place& tile,
+                        int group) {
+    if (leads_warp()) wait_for_reads<0>();  // of the slots, before others write there
+    const int row = thread_of_group();
+    shared.shifts[group][row] = tile.row + row < shape.m ? shifts[tile.row + row] : INFINITY;
+  }
+
+  __device__ void finish(Shared& shared, const Matrices& matrices, const Shape& shape,
+                         const Place& tile, int group, Sums& sums) {
+    const int lane = threadIdx.x % kWarp;
+    const int row = thread_of_group() / kWarp * 16 + lane / 4;  // and eight below, in each square
+    float shift[kHeights][2], added[kHeights][2] = {};
+#pragma unroll
+    for (int high = 0; high < kHeights; ++high) {
+      shift[high][0] = shared.shifts[group][high * kSide + row];
+      shift[high][1] = shared.shifts[group][high * kSide + row + 8];
+    }
+#pragma unroll
+    for (int square = 0; square < kSquares; ++square) {
+      const int high = square % kHeights, wide = square / kHeights;
+      float* const values = &sums[high][wide * kSide / 2];
+      raise(values, used - tile.column - wide * kSide, shift[high], added[high]);
+      unsigned char* slot = shared.slots[group][square % kSlots];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          pairs[j] = pair_of(values[i * 8 + j * 2], values[i * 8 + j * 2 + 1]);
+        store_matrices(matrices_in(slot, i), pairs);
+      }
+      publish_to_copies();
+      // The next square's slot, whose copy the same thread started.
+      const int next = square + 1;
+      if (next >= kSlots && next < kSquares && copies(next)) wait_for_reads<0>();
+      sync_threads(kOfGroup + group, kGroupThreads);
+      if (copies(square)) {
+        const Place place = place_in(tile, square);
+        store_tile(matrices.out, place.column, place.row, slot);
+        end_store_group();
+      }
+    }
+    pass_sums_on(added, shape, tile, row);
+  }
+
+ private:
+  // `left`: how many columns from the square's first one on count.
+  __device__ static void raise(float* values, int left, const float (&shift)[2],
+                               float (&added)[2]) {
+#pragma unroll
+    for (int i = 0; i < kSide / 2; ++i) {
+      values[i] = power_of_two(fmaf(values[i], kLog2E, -shift[i / 2 % 2]));
+    }
+    if (left < kSide) {
+#pragma unroll
+      for (int i = 0; i < kSide / 2; ++i) {
+        const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        if (column >= left) values[i] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSide / 2; ++i) added[i / 2 % 2] += values[i];
+  }
+
+  // Four lanes have columns of the same four rows.
+  __device__ void pass_sums_on(float (&added)[kHeights][2], const Shape& shape, const Place& tile,
+                               int row) const {
+    const int quarter = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < kHeights * 2; ++i) {
+      float& sum = added[i / 2][i % 2];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int place = tile.row + i / 2 * kSide + i % 2 * 8 + row;
+      if (quarter == i && place < shape.m) {
+        partial[static_cast<std::int64_t>(tile.column / kWide) * shape.m + place] = sum;
+      }
+    }
   }
 };
 

@@ -32,7 +32,12 @@ void start(const char* name, const Matrices& matrices, const Epilogue& epilogue,
 
 Shape checked_shape(const char* name, std::int64_t m, std::int64_t n, std::int64_t k) {
   require(has_tile_products(m, n, k), name, "a Hopper device, and multiples of 64");
-  return {static_cast<int>(m), static_cast<int>(n), static_cast<int>(k)};
+  // Where b does not stay in the cache, it is loaded once for every panel.
+  constexpr std::int64_t kMostCached = std::int64_t{8} << 20;
+  return {.m = static_cast<int>(m),
+          .n = static_cast<int>(n),
+          .k = static_cast<int>(k),
+          .panel = n * k > kMostCached ? 16 : 1};
 }
 
 int blocks_of(std::int64_t m) {
@@ -77,6 +82,21 @@ UnfinishedSums gelu_gradient_product(const GeluGradientProduct& product, Stream 
                           .out = tile_map(out, m, n, kSide)};
   start("gelu_gradient_product", matrices, ThroughSlope{partial}, shape, stream);
   return {.partial = partial, .out = {sums}, .blocks = blocks_of(m), .columns = shape.n};
+}
+
+int exponential_product_parts(std::int64_t n) {
+  return Shape{0, static_cast<int>(n), 0}.columns_of_tiles();
+}
+
+void exponential_product(const ExponentialProduct& product, Stream stream) {
+  const auto [m, n, k, used, a, weight, shifts, out, partial] = product;
+  const Shape shape = checked_shape("exponential_product", m, n, k);
+  const Matrices matrices{.a = tile_map(a, m, k, kHigh),
+                          .b = tile_map(weight, n, k, kWide / kCluster),
+                          .slope = {},
+                          .out = tile_map(out, m, n, kSide)};
+  const AsExponentials epilogue{shifts, partial, static_cast<int>(used)};
+  start("exponential_product", matrices, epilogue, shape, stream);
 }
 
 }  // namespace lockstep::kernels

@@ -42,4 +42,19 @@ std::int64_t gelu_gradient_scratch(std::int64_t m, std::int64_t n);
 [[nodiscard]] UnfinishedSums gelu_gradient_product(const GeluGradientProduct& product,
                                                    Stream stream);
 
+/// out[m, n] = exp(a[m, k] * weight[n, k]^T) / 2^shifts[m], of the columns from `used` on 0, and
+/// what each row of a tile adds up to before it is rounded: `partial` has
+/// exponential_product_parts() rows of m floats.
+struct ExponentialProduct {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t used = 0;
+  const Bf16* a = nullptr;
+  const Bf16* weight = nullptr;
+  const float* shifts = nullptr;
+  Bf16* out = nullptr;
+  float* partial = nullptr;
+};
+int exponential_product_parts(std::int64_t n);
+void exponential_product(const ExponentialProduct& product, Stream stream);
+
 }  // namespace lockstep::kernels

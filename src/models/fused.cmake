@@ -13,7 +13,7 @@ find_path(LOCKSTEP_CUDNN_INCLUDE cudnn_version.h
           HINTS "${_torch}/../nvidia/cudnn/include" "${LOCKSTEP_CUDA_INCLUDE}")
 
 set(_fused kernels/gemm.cpp models/fused_attention.cpp models/fused_block.cpp models/fused_gelu.cpp
-    models/fused_gpt2.cpp models/fused_ops.cpp models/fused_weights.cpp optim/gpu_adamw.cpp)
+    models/fused_gpt2.cpp models/fused_head.cpp models/fused_ops.cpp models/fused_weights.cpp optim/gpu_adamw.cpp)
 set_source_files_properties(${_fused} PROPERTIES INCLUDE_DIRECTORIES "${LOCKSTEP_CUDA_INCLUDE}")
 # From 1.30 on the front end wants nvrtc's headers, too.
 set(_front_end "")

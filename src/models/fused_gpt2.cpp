@@ -20,6 +20,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "lockstep/error.h"
+#include "models/fused_head.h"
 #include "models/fused_ops.h"
 #include "models/fused_weights.h"
 
@@ -177,8 +178,8 @@ struct Block : Function<Block> {
 struct Head : Function<Head> {
   struct Kept : torch::CustomClassHolder {
     CallPtr call;
-    at::Tensor x, normed, mean, rstd;
-    at::Tensor logits;  // their gradient for an upstream of 1
+    at::Tensor x, mean, rstd;
+    FusedHeadState head;
   };
 
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor&,
@@ -188,19 +189,10 @@ struct Head : Function<Head> {
     auto kept = c10::make_intrusive<Kept>();
     kept->call = call;
     kept->x = x;
-    kept->normed =
+    const at::Tensor normed =
         fused::norm(x, weights.ln_f(), weights.ln_f_bias(), epsilon, kept->mean, kept->rstd);
-    const at::Tensor& head = weights.head();
-    kept->logits = fused::linear_input_gradient(call->libraries->gemm, kept->normed, head);
-    const at::Tensor losses = fused::empty_floats(x, {x.size(0)});
-    kernels::cross_entropy({.logits = fused::bits(kept->logits),
-                            .labels = labels.const_data_ptr<std::int64_t>(),
-                            .losses = fused::floats(losses),
-                            .rows = static_cast<int>(x.size(0)),
-                            .vocabulary = call->shape.vocabulary,
-                            .stride = static_cast<int>(head.size(0)),
-                            .ignored_label = kIgnoredLabel},
-                           fused::stream());
+    const at::Tensor losses = fused_head_forward(call->libraries->gemm, normed, weights.head(),
+                                                 labels, call->shape.vocabulary, kept->head);
     keep(context, std::move(kept));
     return losses.sum();
   }
@@ -212,40 +204,18 @@ struct Head : Function<Head> {
     if (call.weights_for_versions._version() != call.version) {
       throw Error("Gpt2: weights were changed between forward and backward");
     }
-    const at::Tensor factor = upstream[0].contiguous();
-    const at::Tensor& head = call.weights->head();
-    const std::int64_t rows = kept->x.size(0), columns = head.size(0), width = head.size(1);
-    const at::Tensor normed = fused::empty_rows(kept->x, width);
-    call.libraries->gemm.run({.m = rows,
-                              .n = width,
-                              .k = columns,
-                              .a = fused::bits(kept->logits),
-                              .b = fused::bits(head),
-                              .out = normed.data_ptr(),
-                              .factor = fused::floats(factor)},
-                             fused::stream());
-    const at::Tensor weight = fused::empty_floats(kept->x, {columns, width});
-    call.libraries->gemm.run({.m = columns,
-                              .n = width,
-                              .k = rows,
-                              .a = fused::bits(kept->logits),
-                              .b = fused::bits(kept->normed),
-                              .transpose_a = true,
-                              .out = weight.data_ptr(),
-                              .out_is_float = true,
-                              .factor = fused::floats(factor)},
-                             fused::stream());
-    kept->logits = at::Tensor();
+    const FusedHeadGradients gradients = fused_head_backward(
+        call.libraries->gemm, upstream[0].contiguous(), call.weights->head(), kept->head);
     fused::NormGradients norm =
-        fused::norm_gradients(normed, kept->x, call.weights->ln_f(), kept->mean, kept->rstd,
-                              /*past=*/{});
+        fused::norm_gradients(gradients.rows, kept->x, call.weights->ln_f(), kept->mean, kept->rstd,
+                              /*past=*/{}, kept->head.factors);
     norm.unfinished.finish();
     call.upstream = {norm.x, norm.bias};
     variable_list result = {norm.x, norm.gamma, norm.beta, {}, {}, {}, {}};
     if (call.is_tied) {
-      call.head_gradient = weight;  // returned with the embedding's
+      call.head_gradient = gradients.head;  // returned with the embedding's
     } else {
-      result[3] = weight.narrow(0, 0, call.shape.vocabulary);
+      result[3] = gradients.head.narrow(0, 0, call.shape.vocabulary);
     }
     return result;
   }

@@ -154,7 +154,8 @@ Summed gelu_gradient(const at::Tensor& gradient, const at::Tensor& before_gelu) 
 
 NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& gamma, const at::Tensor& mean,
-                             const at::Tensor& rstd, const at::Tensor& past) {
+                             const at::Tensor& rstd, const at::Tensor& past,
+                             const at::Tensor& factors) {
   const auto shape = shape_of(x);
   NormGradients result{.x = at::empty_like(x),
                        .gamma = empty_floats(x, {x.size(1)}),
@@ -162,20 +163,21 @@ NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                        .bias = empty_floats(x, {x.size(1)}),
                        .unfinished = {}};
   const at::Tensor partial = empty_floats(x, {kernels::layer_norm_backward_scratch(shape)});
-  result.unfinished = {
-      .sums = kernels::layer_norm_backward({.dout = bits(gradient),
-                                            .x = bits(x),
-                                            .gamma = bits(gamma),
-                                            .mean = floats(mean),
-                                            .rstd = floats(rstd),
-                                            .residual = past.defined() ? bits(past) : nullptr,
-                                            .dx = bits(result.x),
-                                            .dgamma = floats(result.gamma),
-                                            .dbeta = floats(result.beta),
-                                            .dbias = floats(result.bias),
-                                            .partial = floats(partial)},
-                                           shape, stream()),
-      .partial = partial};
+  result.unfinished = {.sums = kernels::layer_norm_backward(
+                           {.dout = bits(gradient),
+                            .factors = factors.defined() ? floats(factors) : nullptr,
+                            .x = bits(x),
+                            .gamma = bits(gamma),
+                            .mean = floats(mean),
+                            .rstd = floats(rstd),
+                            .residual = past.defined() ? bits(past) : nullptr,
+                            .dx = bits(result.x),
+                            .dgamma = floats(result.gamma),
+                            .dbeta = floats(result.beta),
+                            .dbias = floats(result.bias),
+                            .partial = floats(partial)},
+                           shape, stream()),
+                       .partial = partial};
   return result;
 }
 

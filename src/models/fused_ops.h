@@ -38,11 +38,12 @@ struct NormGradients {
   Unfinished unfinished;  // all but x
 };
 
-/// `past` is the gradient that goes by the norm, undefined where there is none; `bias` the column
-/// sums of the result.
+/// `past` is the gradient that goes by the norm, and `factors` what rows of `gradient` are to be
+/// multiplied by, each undefined where there are none; `bias` has the column sums of the result.
 NormGradients norm_gradients(const at::Tensor& gradient, const at::Tensor& x,
                              const at::Tensor& gamma, const at::Tensor& mean,
-                             const at::Tensor& rstd, const at::Tensor& past);
+                             const at::Tensor& rstd, const at::Tensor& past,
+                             const at::Tensor& factors = {});
 
 /// x * weight + bias, with what the epilogue adds to it.
 at::Tensor linear(kernels::Gemm& gemm, const at::Tensor& x, const at::Tensor& weight,

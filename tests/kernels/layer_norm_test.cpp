@@ -67,41 +67,50 @@ TEST_P(LayerNormKernel, BackwardGivesAllGradients) {
   const int columns = norm.shape.columns;
   const at::Tensor dout = random_bf16(norm.x.sizes());
   const at::Tensor past = random_bf16(norm.x.sizes());
+  const at::Tensor factors = copy_of(torch::rand({norm.shape.rows}, kDevice) + 0.5);
   const at::Tensor dx = empty_bf16(norm.x.sizes());
   const at::Tensor dgamma = empty_f32({columns}), dbeta = empty_f32({columns}),
                    dbias = empty_f32({columns});
   const at::Tensor partial = empty_f32({kernels::layer_norm_backward_scratch(norm.shape)});
-  const kernels::LayerNormBackward pass{.dout = bf16(dout),
-                                        .x = bf16(norm.x),
-                                        .gamma = bf16(norm.gamma),
-                                        .mean = f32(norm.mean),
-                                        .rstd = f32(norm.rstd),
-                                        .residual = bf16(past),
-                                        .dx = bf16(dx),
-                                        .dgamma = f32(dgamma),
-                                        .dbeta = f32(dbeta),
-                                        .dbias = f32(dbias),
-                                        .partial = f32(partial)};
-  const auto backward = [&] {
-    finish_sums(kernels::layer_norm_backward(pass, norm.shape, current_stream()), current_stream());
-  };
-  backward();
+  for (const bool has_factors : {false, true}) {
+    const kernels::LayerNormBackward pass{.dout = bf16(dout),
+                                          .factors = has_factors ? f32(factors) : nullptr,
+                                          .x = bf16(norm.x),
+                                          .gamma = bf16(norm.gamma),
+                                          .mean = f32(norm.mean),
+                                          .rstd = f32(norm.rstd),
+                                          .residual = bf16(past),
+                                          .dx = bf16(dx),
+                                          .dgamma = f32(dgamma),
+                                          .dbeta = f32(dbeta),
+                                          .dbias = f32(dbias),
+                                          .partial = f32(partial)};
+    const auto backward = [&] {
+      finish_sums(kernels::layer_norm_backward(pass, norm.shape, current_stream()),
+                  current_stream());
+    };
+    backward();
 
-  const at::Tensor x = norm.x.to(at::kDouble).requires_grad_();
-  const at::Tensor gamma = norm.gamma.to(at::kDouble).requires_grad_();
-  const at::Tensor beta = norm.beta.to(at::kDouble).requires_grad_();
-  at::layer_norm(x, {columns}, gamma, beta, 1e-5).backward(dout.to(at::kDouble));
-  const at::Tensor exact = x.grad() + past.to(at::kDouble);
-  EXPECT_LE(roundings(dx, exact, 0.1), 1.05);
-  const double size = std::sqrt(static_cast<double>(norm.shape.rows));  // of a sum of such values
-  EXPECT_LE(roundings(dgamma, gamma.grad(), size), 1e-3);
-  EXPECT_LE(roundings(dbeta, beta.grad(), size), 1e-3);
-  EXPECT_LE(roundings(dbias, exact.sum(0), size), 1e-3);
+    const at::Tensor x = norm.x.to(at::kDouble).requires_grad_();
+    const at::Tensor gamma = norm.gamma.to(at::kDouble).requires_grad_();
+    const at::Tensor beta = norm.beta.to(at::kDouble).requires_grad_();
+    at::Tensor upstream = dout.to(at::kDouble);
+    if (has_factors) upstream = upstream * factors.unsqueeze(1);
+    at::layer_norm(x, {columns}, gamma, beta, 1e-5).backward(upstream);
+    const at::Tensor exact = x.grad() + past.to(at::kDouble);
+    EXPECT_LE(roundings(dx, exact, 0.1), 1.05);
+    // Of a sum of such values.
+    const double size = std::sqrt(static_cast<double>(norm.shape.rows));
+    EXPECT_LE(roundings(dgamma, gamma.grad(), size), 1e-3);
+    EXPECT_LE(roundings(dbeta, beta.grad(), size), 1e-3);
+    EXPECT_LE(roundings(dbias, exact.sum(0), size), 1e-3);
 
-  const std::vector<at::Tensor> first = {dx.clone(), dgamma.clone(), dbeta.clone(), dbias.clone()};
-  backward();
-  const std::vector<at::Tensor> second = {dx, dgamma, dbeta, dbias};
-  for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
+    const std::vector<at::Tensor> first = {dx.clone(), dgamma.clone(), dbeta.clone(),
+                                           dbias.clone()};
+    backward();
+    const std::vector<at::Tensor> second = {dx, dgamma, dbeta, dbias};
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LayerNormKernel, ::testing::ValuesIn(row_shapes()));

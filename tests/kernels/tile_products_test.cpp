@@ -86,6 +86,42 @@ TEST_P(TileProductsOnGpu, GradientGoesThroughTheSlopeAndIsAddedUp) {
   EXPECT_TRUE(rows.equal(first));
 }
 
+TEST_P(TileProductsOnGpu, PowersComeWithTheirSums) {
+  const auto [m, n, k] = GetParam();
+  const std::int64_t used = n - 7, parts = kernels::exponential_product_parts(n);
+  const at::Tensor a = random_bf16({m, k}), weight = random_bf16({n, k}, 2.0 / std::sqrt(k));
+  const at::Tensor shifts = torch::randn({m}, kDevice) * 5;
+  shifts[0] = INFINITY;
+  const at::Tensor out = torch::full({m + 1, n}, 7, a.options());
+  const at::Tensor partial = torch::full({parts + 1, m}, NAN, shifts.options());
+  const auto run = [&] {
+    kernels::exponential_product({.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .used = used,
+                                  .a = bf16(a),
+                                  .weight = bf16(weight),
+                                  .shifts = f32(shifts),
+                                  .out = bf16(out),
+                                  .partial = f32(partial)},
+                                 current_stream());
+  };
+  run();
+  const at::Tensor exact = a.to(at::kDouble).mm(weight.to(at::kDouble).t()).exp() /
+                           shifts.to(at::kDouble).exp2().unsqueeze(1);
+  exact.narrow(1, used, n - used).zero_();
+  const at::Tensor rows = out.narrow(0, 0, m), sums = partial.narrow(0, 0, parts);
+  EXPECT_LE(roundings(rows, exact, 1e-10), 1.01);
+  EXPECT_TRUE(out[m].eq(7).all().item<bool>());
+  const at::Tensor exact_sums = exact.sum(1);
+  EXPECT_LE(((sums.sum(0) - exact_sums).abs() / (exact_sums + 1e-10)).max().item<double>(), 3e-5);
+  EXPECT_TRUE(partial[parts].isnan().all().item<bool>());
+  const at::Tensor first = rows.clone(), first_sums = sums.clone();
+  run();  // the same bits every time
+  EXPECT_TRUE(rows.equal(first));
+  EXPECT_TRUE(sums.equal(first_sums));
+}
+
 // One tile; parts of tiles; several for each group of warps; GPT-2's own.
 INSTANTIATE_TEST_SUITE_P(Sizes, TileProductsOnGpu,
                          ::testing::Values(Size{256, 192, 64}, Size{1, 64, 64}, Size{130, 64, 128},

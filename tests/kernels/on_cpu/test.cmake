@@ -32,7 +32,7 @@ endif()
 set(_folder "${CMAKE_CURRENT_BINARY_DIR}/kernels_on_cpu")
 file(MAKE_DIRECTORY "${_folder}")
 set(_translated "")
-foreach(kernel adamw cast column_sum cross_entropy embedding launch_check layer_norm)
+foreach(kernel adamw cast column_sum cross_entropy embedding head_loss launch_check layer_norm)
   add_custom_command(
     OUTPUT "${_folder}/${kernel}.cpp"
     COMMAND "${LOCKSTEP_TEST_PYTHON}" tests/kernels/on_cpu/translate.py src/kernels/${kernel}.cu
@@ -52,6 +52,7 @@ target_link_options(translated_kernels INTERFACE ${_checks})
 
 lockstep_test(translated_kernels_test LABELS unit PCH LIBRARIES translated_kernels lockstep::lockstep
               SOURCES kernels/adamw_test.cpp kernels/cast_test.cpp kernels/column_sum_test.cpp
-              kernels/cross_entropy_test.cpp kernels/embedding_test.cpp kernels/layer_norm_test.cpp)
+              kernels/cross_entropy_test.cpp kernels/embedding_test.cpp kernels/head_loss_test.cpp
+              kernels/layer_norm_test.cpp)
 target_compile_definitions(translated_kernels_test PRIVATE LOCKSTEP_KERNELS_ON_CPU)
-set_target_properties(translated_kernels_test PROPERTIES UNITY_BUILD_BATCH_SIZE 6)
+set_target_properties(translated_kernels_test PROPERTIES UNITY_BUILD_BATCH_SIZE 7)
