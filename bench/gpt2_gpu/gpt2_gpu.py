@@ -35,7 +35,7 @@ def flops(model, batch, tokens):
 
 # What a kernel's name says about its part in the step; the first that fits.
 PARTS = [("products", ("nvjet", "gemm", "splitK", "cutlass", "product_kernel")), ("attention", ("sdpa", "cudnn", "attention::")),
-         ("loss", ("CrossEntropy",)), ("norms", ("LayerNorm",)),
+         ("loss", ("CrossEntropy", "HeadLoss", "HeadRows")), ("norms", ("LayerNorm",)),
          ("bias sums, GELU's gradient, joining", ("sum_kernel", "finish_kernel")),
          ("AdamW", ("multi_tensor_apply", "adamw_kernel")), ("casting of weights", ("cast_kernel",))]
 

@@ -84,4 +84,9 @@ inline double roundings(const at::Tensor& result, const at::Tensor& exact, doubl
   return ((result.to(at::kDouble) - exact.to(at::kDouble)).abs() / unit).max().item<double>();
 }
 
+/// The size of the difference, of that of the exact result.
+inline double apart(const at::Tensor& result, const at::Tensor& exact) {
+  return ((result.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+}
+
 }  // namespace lockstep::testing

@@ -48,10 +48,6 @@ std::vector<at::Tensor> by_aten(const at::Tensor& x, const at::Tensor& gradient,
   return result;
 }
 
-double apart(const at::Tensor& a, const at::Tensor& exact) {
-  return ((a.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
-}
-
 // By batch: few rows, whose products are cublasLt's, and enough for our own.
 class FusedBlockOnGpu : public ::testing::TestWithParam<std::int64_t> {};
 
