@@ -68,6 +68,7 @@ int main(int argc, char** argv) {
   const at::Tensor out = torch::empty_like(gradient), qkv_gradient = torch::empty_like(qkv);
   const at::Tensor log_sum_exp = torch::empty({shape.batch, shape.heads, shape.tokens}, at::kCUDA);
   const at::Tensor tile_scratch = bytes(kernels::tile_attention_scratch(shape));
+  const at::Tensor sums = torch::empty({kernels::tile_attention_sums(shape)}, at::kCUDA);
   const at::Tensor forward_scratch = bytes(cudnn.forward_scratch(shape));
   const at::Tensor backward_scratch = bytes(cudnn.backward_scratch(shape));
   const kernels::AttentionForward forward{
@@ -83,7 +84,10 @@ int main(int argc, char** argv) {
       {"forward, cudnn",
        [&] { cudnn.forward(shape, forward, forward_scratch.data_ptr(), stream); }},
       {"backward, tiles",
-       [&] { kernels::tile_attention_backward(shape, backward, tile_scratch.data_ptr(), stream); }},
+       [&] {
+         (void)kernels::tile_attention_backward(shape, backward, tile_scratch.data_ptr(),
+                                                fused::floats(sums), stream);
+       }},
       {"backward, cudnn",
        [&] { cudnn.backward(shape, backward, backward_scratch.data_ptr(), stream); }}};
   for (const auto& [name, call] : ways) time_of(call);

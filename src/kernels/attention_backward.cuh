@@ -33,10 +33,11 @@ inline constexpr int kOfGroup = 5;       // + group
 class BackwardGroup {
  public:
   __device__ BackwardGroup(BackwardShared& shared, const BackwardMatrices& matrices, float* scratch,
-                           const Shape& shape, const Pairs& pairs, int group)
+                           float* query_sums, const Shape& shape, const Pairs& pairs, int group)
       : shared_(shared),
         matrices_(matrices),
         scratch_(scratch),
+        query_sums_(query_sums),
         shape_(shape),
         pairs_(pairs),
         last_(pairs),
@@ -277,13 +278,31 @@ class BackwardGroup {
     for (int i = 0; i < kSide / 2; ++i) queries[i] += earlier[i];
     wait_for_slots();
     put_square(shared_.slots[group_][0], queries, shape_.scale);
+    auto* sums = reinterpret_cast<float(*)[kSide]>(shared_.slots[group_][1]);  // of warps
+    put_sums(queries, sums[thread_of_group() / kWarp]);
     publish_to_copies();
     sync_group();
-    if (!leads_group()) return;
     const int head = last_.head(), row = row_of(shape_, head, last_.query()) + group_ * kSide;
+    const int column = thread_of_group();
+    if (column < kSide) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kWarpsOfGroup; ++i) sum += sums[i][column];
+      query_sums_of(query_sums_, shape_, head, row, kSide)[column] = sum * shape_.scale;
+    }
+    if (!leads_group()) return;
     store_tile_as(kEvictFirst, matrices_.qkv_gradient, column_of(shape_, head), row,
                   shared_.slots[group_][0]);
     end_store_group();
+  }
+
+  __device__ static void put_sums(const Result& queries, float* sums) {
+    float columns[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      columns[i] = queries[i / 2 * 4 + i % 2] + queries[i / 2 * 4 + 2 + i % 2];
+    }
+    put_column_sums(columns, sums);
   }
 
   __device__ void wait_for_slots() const {
@@ -294,6 +313,7 @@ class BackwardGroup {
   BackwardShared& shared_;
   const BackwardMatrices& matrices_;
   float* const scratch_;
+  float* const query_sums_;
   const Shape shape_;
   Pairs pairs_, last_;
   const int group_;
@@ -301,7 +321,7 @@ class BackwardGroup {
 
 __global__ void __launch_bounds__(kBackwardThreads, 1)
     backward_kernel(const __grid_constant__ BackwardMatrices matrices, const float* rows,
-                    float* scratch, Shape shape, int parts) {
+                    float* scratch, float* query_sums, Shape shape, int parts) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   BackwardShared& shared = shared_memory<BackwardShared>();
   if (threadIdx.x == 0) shared.init_barriers();
@@ -313,7 +333,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     if (threadIdx.x == 0) load_pairs(shared, matrices, rows, shape, pairs);
   } else {
     take_registers<kGroupRegisters>();
-    BackwardGroup(shared, matrices, scratch, shape, pairs, group).run();
+    BackwardGroup(shared, matrices, scratch, query_sums, shape, pairs, group).run();
   }
 #endif
 }

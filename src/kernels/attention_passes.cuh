@@ -43,11 +43,17 @@ __global__ void __launch_bounds__(kPassThreads)
   }
 }
 
+struct JoinShared {
+  float sums[kJoinThreads / kWarp][kHeadSize];  // of each warp's rows
+};
+
 /// Gradients of queries from both parts of a head (attention_backward.cuh), whose threads left
-/// them in an order of their own. A block has a tile, and a thread what two threads had there. The
-/// second part begins at the second tile of keys, which the first queries do not see.
+/// them in an order of their own, and what they add up to in each column. A block has a tile, and a
+/// thread what two threads had there. The second part begins at the second tile of keys, which the
+/// first queries do not see.
 __global__ void __launch_bounds__(kJoinThreads)
-    join_kernel(const float* scratch, Bf16* qkv_gradient, Shape shape) {
+    join_kernel(const float* scratch, Bf16* qkv_gradient, float* query_sums, Shape shape) {
+  auto& sums = shared_memory<JoinShared>().sums;
   const int head = static_cast<int>(blockIdx.x) / shape.tiles();
   const int tile = static_cast<int>(blockIdx.x) % shape.tiles();
   const std::int64_t size = kTokens * kHeadSize, part = size * shape.tiles();
@@ -56,6 +62,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   const std::int64_t stride = std::int64_t{3} * shape.heads * kHeadSize;
   Bf16* result = qkv_gradient + (row_of(shape, head, tile) + row) * stride +
                  column_of(shape, head) + lane % 4 * 2;
+  float columns[16];
 #pragma unroll
   for (int i = 0; i < kHeadSize / 8; ++i) {
     const float* at = first + i * kJoinThreads * 4;
@@ -67,7 +74,17 @@ __global__ void __launch_bounds__(kJoinThreads)
     unsigned* pairs = reinterpret_cast<unsigned*>(result + i * 8);
     *pairs = pair_of(sum.x * shape.scale, sum.y * shape.scale);
     pairs[4 * stride] = pair_of(sum.z * shape.scale, sum.w * shape.scale);  // eight rows below
+    columns[i * 2] = sum.x + sum.z;
+    columns[i * 2 + 1] = sum.y + sum.w;
   }
+  put_column_sums(columns, sums[threadIdx.x / kWarp]);
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x);
+  if (column >= kHeadSize) return;
+  float sum = 0.0f;
+  for (const auto& of_warp : sums) sum += of_warp[column];
+  const int first_row = row_of(shape, head, tile);
+  query_sums_of(query_sums, shape, head, first_row, kTokens)[column] = sum * shape.scale;
 }
 
 }  // namespace lockstep::kernels::attention

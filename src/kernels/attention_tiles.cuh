@@ -54,4 +54,12 @@ __device__ inline void put_square(unsigned char* square, const float (&sums)[kSi
   }
 }
 
+/// Where what a tile or a square of queries' gradients adds up to in each column goes: `sums` has a
+/// row for each of them, so many `tokens` high, as wide as all heads.
+__device__ inline float* query_sums_of(float* sums, const Shape& shape, int head, int row,
+                                       int tokens) {
+  return sums + static_cast<std::int64_t>(row / tokens) * shape.heads * kHeadSize +
+         column_of(shape, head);
+}
+
 }  // namespace lockstep::kernels::attention

@@ -205,9 +205,13 @@ void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns
 
 void attention_bias_gradient(const AttentionBiasGradient& pass, int rows, int width,
                              Stream stream) {
-  finish_sums(sum_columns("attention_bias_gradient", First{pass.qkv_gradient, 3 * width}, pass.out,
-                          pass.partial, rows, width, stream),
-              stream);
+  UnfinishedSums queries = pass.queries;
+  if (queries.partial == nullptr) {
+    queries = sum_columns("attention_bias_gradient", First{pass.qkv_gradient, 3 * width}, pass.out,
+                          pass.partial, rows, width, stream);
+  }
+  queries.out[0] = pass.out;
+  finish_sums(queries, stream);
   const int blocks = (width + kWarpsPerBlock - 1) / kWarpsPerBlock;
   key_and_value_bias_kernel<<<blocks, kWarpsPerBlock * kWarp, 0, stream>>>(pass, width);
   check_launch("attention_bias_gradient");

@@ -29,8 +29,12 @@ void join_columns(const JoinColumns& pass, int rows, int width, Stream stream);
 ///   are those of what the projection's result gets, `projected_sums` [width], through `projection`
 ///   [width, width].
 /// `partial` is scratch of column_sum_scratch(rows, width) floats. The width is a multiple of 8.
+///
+/// Where the sums of queries are there but for the finish, they are `queries`, and neither
+/// `qkv_gradient` nor `partial` is needed.
 struct AttentionBiasGradient {
   const Bf16* qkv_gradient = nullptr;
+  UnfinishedSums queries;
   const float* projected_sums = nullptr;
   const Bf16* projection = nullptr;
   float* out = nullptr;

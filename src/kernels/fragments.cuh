@@ -57,4 +57,28 @@ __device__ inline void round_sums(const float (&sums)[kSums], int sixteen, unsig
   }
 }
 
+/// Of 16 columns, of which a lane has the sums over a few of the warp's 16 rows, half of them go
+/// on: those that this lane keeps get what the lane `2 * kHalf` away has of them.
+template <int kHalf>
+__device__ inline void halve_columns(float (&columns)[16]) {
+  const bool keeps_second = threadIdx.x & kHalf * 2;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const float first = columns[i], second = columns[kHalf + i];
+    const float other = __shfl_xor_sync(0xffffffffu, keeps_second ? first : second, kHalf * 2);
+    columns[i] = (keeps_second ? second : first) + other;
+  }
+}
+
+/// What the columns of a square add up to over the warp's 16 rows, put where `sums` has room
+/// for 64. A lane has two columns of each eight, over rows of its own.
+__device__ inline void put_column_sums(float (&columns)[16], float* sums) {
+  halve_columns<8>(columns);
+  halve_columns<4>(columns);
+  halve_columns<2>(columns);
+  const int lane = threadIdx.x % kWarp;
+  const int eight = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
+  *reinterpret_cast<float2*>(sums + eight * 8 + lane % 4 * 2) = {columns[0], columns[1]};
+}
+
 }  // namespace lockstep::kernels

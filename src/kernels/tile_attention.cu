@@ -44,6 +44,11 @@ int blocks_of(const Shape& shape, int parts) {
   return std::min(multiprocessors(), shape.all_heads() * parts);
 }
 
+// Of the sums that are left: one for each square, or for each tile that is joined.
+std::int64_t rows_of_sums(const Shape& shape, int parts) {
+  return std::int64_t{shape.batch} * shape.tokens / (parts == 1 ? kSide : kTokens);
+}
+
 std::int64_t row_values(const Shape& shape) {
   return std::int64_t{2} * shape.all_heads() * shape.tokens;
 }
@@ -84,8 +89,13 @@ std::int64_t tile_attention_scratch(const AttentionShape& asked) {
   return values * static_cast<std::int64_t>(sizeof(float));
 }
 
-void tile_attention_backward(const AttentionShape& asked, const AttentionBackward& call,
-                             void* scratch, Stream stream) {
+std::int64_t tile_attention_sums(const AttentionShape& asked) {
+  const Shape shape = checked_shape("tile_attention_sums", asked);
+  return rows_of_sums(shape, parts_of(shape)) * asked.heads * kHeadSize;
+}
+
+UnfinishedSums tile_attention_backward(const AttentionShape& asked, const AttentionBackward& call,
+                                       void* scratch, float* partial, Stream stream) {
   const Shape shape = checked_shape("tile_attention_backward", asked);
   const std::int64_t rows = asked.batch * asked.tokens, columns = asked.heads * kHeadSize;
   const BackwardMatrices matrices{
@@ -98,10 +108,14 @@ void tile_attention_backward(const AttentionShape& asked, const AttentionBackwar
   row_kernel<<<tiles, kPassThreads, 0, stream>>>(call.out, call.gradient, call.log_sum_exp,
                                                  row_scratch, shape);
   start("tile_attention_backward", backward_kernel, blocks_of(shape, parts), kBackwardThreads,
-        sizeof(BackwardShared), stream, matrices, row_scratch, sums, shape, parts);
-  if (parts == 1) return;
-  join_kernel<<<tiles, kJoinThreads, 0, stream>>>(sums, call.qkv_gradient, shape);
-  check_launch("tile_attention_backward");
+        sizeof(BackwardShared), stream, matrices, row_scratch, sums, partial, shape, parts);
+  if (parts > 1) {
+    start("tile_attention_backward", join_kernel, tiles, kJoinThreads, sizeof(JoinShared), stream,
+          sums, call.qkv_gradient, partial, shape);
+  }
+  return {.partial = partial,
+          .blocks = static_cast<int>(rows_of_sums(shape, parts)),
+          .columns = static_cast<int>(columns)};
 }
 
 }  // namespace lockstep::kernels

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/unfinished_sums.h"
 
 namespace lockstep::kernels {
 
@@ -18,7 +19,12 @@ void tile_attention_forward(const AttentionShape& shape, const AttentionForward&
 
 /// Bytes of scratch, at a multiple of 16, for backward.
 std::int64_t tile_attention_scratch(const AttentionShape& shape);
-void tile_attention_backward(const AttentionShape& shape, const AttentionBackward& call,
-                             void* scratch, Stream stream);
+
+/// The column sums of the gradient of queries are left to be finished: what their bias gets.
+/// `partial` is scratch of tile_attention_sums() floats, until then.
+std::int64_t tile_attention_sums(const AttentionShape& shape);
+[[nodiscard]] UnfinishedSums tile_attention_backward(const AttentionShape& shape,
+                                                     const AttentionBackward& call, void* scratch,
+                                                     float* partial, Stream stream);
 
 }  // namespace lockstep::kernels

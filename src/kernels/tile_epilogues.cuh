@@ -108,7 +108,8 @@ struct ThroughSlope {
       }
       // Between two of these barriers, what all warps had put there before the first.
       if (high == 0 && wide > 0) pass_sums_on(shared, shape, tile, group, wide - 1);
-      if (high == kHeights - 1) put_sums(shared, group, columns);
+      if (high == kHeights - 1)
+        put_column_sums(columns, shared.sums[group][thread_of_group() / kWarp]);
     }
     sync_threads(kOfGroup + group, kGroupThreads);
     pass_sums_on(shared, shape, tile, group, kWidths - 1);
@@ -143,29 +144,6 @@ struct ThroughSlope {
       }
       store_matrices(matrices_in(square, i), pairs[i]);
     }
-  }
-
-  // A lane has the sums of 16 columns over a few rows. Every exchange halves the columns that it
-  // goes on with.
-  template <int kHalf>
-  __device__ static void halve(float (&columns)[16]) {
-    const bool keeps_second = threadIdx.x & kHalf * 2;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float first = columns[i], second = columns[kHalf + i];
-      const float other = __shfl_xor_sync(0xffffffffu, keeps_second ? first : second, kHalf * 2);
-      columns[i] = (keeps_second ? second : first) + other;
-    }
-  }
-
-  __device__ static void put_sums(Shared& shared, int group, float (&columns)[16]) {
-    halve<8>(columns);
-    halve<4>(columns);
-    halve<2>(columns);
-    const int lane = threadIdx.x % kWarp, warp = thread_of_group() / kWarp;
-    const int eight = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
-    float* sums = &shared.sums[group][warp][eight * 8 + lane % 4 * 2];
-    *reinterpret_cast<float2*>(sums) = {columns[0], columns[1]};
   }
 
   // Of one square's columns over all rows of the tile.

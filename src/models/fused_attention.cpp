@@ -118,11 +118,13 @@ Summed attention_gradient(kernels::Attention& attention, const AttentionShape& s
                                         .qkv_gradient = bits(rows)};
   if (attended.by == AttentionBy::tiles) {
     const at::Tensor scratch = bytes_beside(rows, kernels::tile_attention_scratch(shape));
-    kernels::tile_attention_backward(shape, call, scratch.data_ptr(), stream());
-  } else {
-    const at::Tensor scratch = bytes_beside(rows, attention.backward_scratch(shape));
-    attention.backward(shape, call, scratch.data_ptr(), stream());
+    const at::Tensor partial = empty_floats(rows, {kernels::tile_attention_sums(shape)});
+    const kernels::UnfinishedSums queries = kernels::tile_attention_backward(
+        shape, call, scratch.data_ptr(), floats(partial), stream());
+    return {.rows = rows, .sums = {}, .unfinished = Unfinished{queries, partial}};
   }
+  const at::Tensor scratch = bytes_beside(rows, attention.backward_scratch(shape));
+  attention.backward(shape, call, scratch.data_ptr(), stream());
   return {.rows = rows, .sums = {}};
 }
 

@@ -29,7 +29,7 @@ struct Attended {
 Attended attend(kernels::Attention& attention, const kernels::AttentionShape& shape,
                 const at::Tensor& qkv);
 
-/// The gradient of `qkv`. Its sums may be left to be done.
+/// The gradient of `qkv`. Its sums may be left to be done; those of queries may be unfinished then.
 Summed attention_gradient(kernels::Attention& attention, const kernels::AttentionShape& shape,
                           const at::Tensor& qkv, const Attended& attended,
                           const at::Tensor& gradient);

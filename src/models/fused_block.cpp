@@ -86,7 +86,7 @@ FusedBlockGradients fused_block_backward(FusedLibraries& libraries, const FusedU
   const at::Tensor qkv_weight = weight_gradient(state.normed_1, qkv.rows);
   if (!qkv.sums.defined()) {
     qkv.sums = beside(
-        [&] { return fused::attention_bias_gradient(qkv.rows, middle.bias, weights.projection); });
+        [&] { return fused::attention_bias_gradient(qkv, middle.bias, weights.projection); });
   }
   const at::Tensor normed_1 = fused::linear_input_gradient(gemm, qkv.rows, weights.qkv);
   const fused::NormGradients first =

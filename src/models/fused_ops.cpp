@@ -111,17 +111,25 @@ at::Tensor bias_gradient(const at::Tensor& gradient) {
   return out;
 }
 
-at::Tensor attention_bias_gradient(const at::Tensor& qkv, const at::Tensor& projected_sums,
+at::Tensor attention_bias_gradient(const Summed& qkv, const at::Tensor& projected_sums,
                                    const at::Tensor& projection) {
-  const int rows = static_cast<int>(qkv.size(0)), width = static_cast<int>(qkv.size(1) / 3);
-  const at::Tensor out = empty_floats(qkv, {3 * width});
-  const at::Tensor partial = empty_floats(qkv, {kernels::column_sum_scratch(rows, width)});
-  kernels::attention_bias_gradient({.qkv_gradient = bits(qkv),
-                                    .projected_sums = floats(projected_sums),
-                                    .projection = bits(projection),
-                                    .out = floats(out),
-                                    .partial = floats(partial)},
-                                   rows, width, stream());
+  const int rows = static_cast<int>(qkv.rows.size(0));
+  const int width = static_cast<int>(qkv.rows.size(1) / 3);
+  const at::Tensor out = empty_floats(qkv.rows, {3 * width});
+  kernels::AttentionBiasGradient pass{.qkv_gradient = bits(qkv.rows),
+                                      .queries = {},
+                                      .projected_sums = floats(projected_sums),
+                                      .projection = bits(projection),
+                                      .out = floats(out),
+                                      .partial = nullptr};
+  at::Tensor partial;
+  if (qkv.unfinished) {
+    pass.queries = qkv.unfinished->sums;
+  } else {
+    partial = empty_floats(qkv.rows, {kernels::column_sum_scratch(rows, width)});
+    pass.partial = floats(partial);
+  }
+  kernels::attention_bias_gradient(pass, rows, width, stream());
   return out;
 }
 

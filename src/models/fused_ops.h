@@ -67,9 +67,10 @@ struct Summed {
   std::optional<Unfinished> unfinished = std::nullopt;
 };
 
-/// Of the bias of queries, keys and values, whose gradients are `qkv` (kernels/column_sum.h):
-/// `projected_sums` are the column sums of what the projection's result gets.
-at::Tensor attention_bias_gradient(const at::Tensor& qkv, const at::Tensor& projected_sums,
+/// Of the bias of queries, keys and values, whose gradients are `qkv` (kernels/column_sum.h), of
+/// which the sums of queries may be unfinished: `projected_sums` are the column sums of what the
+/// projection's result gets.
+at::Tensor attention_bias_gradient(const Summed& qkv, const at::Tensor& projected_sums,
                                    const at::Tensor& projection);
 
 /// Three matrices beside each other.

@@ -30,10 +30,6 @@ inline Attended attended_exactly(const kernels::AttentionShape& shape, const at:
   return {.out = out.detach(), .gradient = exact.grad()};
 }
 
-inline double relative_error(const at::Tensor& result, const at::Tensor& exact) {
-  return ((result.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
-}
-
 inline at::Tensor empty_bytes(std::int64_t count) {
   return torch::empty({count}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
 }

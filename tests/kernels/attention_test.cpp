@@ -64,6 +64,7 @@ TEST_P(AttentionOnGpu, HasTheSumsOfItsGradients) {
   const at::Tensor partial =
       empty_f32({kernels::column_sum_scratch(static_cast<int>(rows), static_cast<int>(width))});
   kernels::attention_bias_gradient({.qkv_gradient = bf16(found.gradient),
+                                    .queries = {},
                                     .projected_sums = f32(sums),
                                     .projection = bf16(projection),
                                     .out = f32(out),

@@ -55,6 +55,7 @@ TEST_P(ColumnSumKernel, TheBiasOfAttentionGetsTheSumsOfThreeGradients) {
   const at::Tensor out = empty_f32({3 * width});
   const at::Tensor partial = empty_f32({kernels::column_sum_scratch(rows, width)});
   kernels::attention_bias_gradient({.qkv_gradient = bf16(gradient),
+                                    .queries = {},
                                     .projected_sums = f32(projected_sums),
                                     .projection = bf16(projection),
                                     .out = f32(out),

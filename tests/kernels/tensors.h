@@ -85,7 +85,7 @@ inline double roundings(const at::Tensor& result, const at::Tensor& exact, doubl
 }
 
 /// The size of the difference, of that of the exact result.
-inline double apart(const at::Tensor& result, const at::Tensor& exact) {
+inline double relative_error(const at::Tensor& result, const at::Tensor& exact) {
   return ((result.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
 }
 

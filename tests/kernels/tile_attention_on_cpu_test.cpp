@@ -35,6 +35,7 @@ std::string name_of(const Case& tried) {
 struct Attended {
   std::vector<Bf16> out, qkv_gradient;
   std::vector<float> log_sum_exp;
+  std::vector<float> query_sums;  // of the gradient's columns, in parts
 
   bool operator==(const Attended&) const = default;
 };
@@ -47,6 +48,7 @@ Attended attend(const Case& tried, const Schedule& schedule, Values<Bf16>& qkv,
   Values<float> log_sum_exp(rows * shape.heads), row_values(2 * rows * shape.heads);
   // What was left in scratch must not matter.
   Values<float> scratch(shape.all_heads() * tried.parts * shape.tokens * kHeadSize, NAN);
+  Values<float> query_sums(rows / (tried.parts == 1 ? kSide : kTokens) * columns, NAN);
   const auto map = [&](Values<Bf16>& matrix, std::int64_t width, int tile_rows) {
     return on_cpu::map_of(matrix.data(), rows, width, width, tile_rows);
   };
@@ -65,13 +67,16 @@ Attended attend(const Case& tried, const Schedule& schedule, Values<Bf16>& qkv,
                                   .qkv_gradient = map(qkv_gradient, 3 * columns, kSide)};
   on_cpu::launch(
       {.blocks = tried.blocks, .threads = kBackwardThreads, .shared_bytes = sizeof(BackwardShared)},
-      schedule,
-      [&] { backward_kernel(backward, row_values.data(), scratch.data(), shape, tried.parts); });
+      schedule, [&] {
+        backward_kernel(backward, row_values.data(), scratch.data(), query_sums.data(), shape,
+                        tried.parts);
+      });
   if (tried.parts > 1) {
-    on_cpu::launch({.blocks = tiles, .threads = kJoinThreads}, schedule,
-                   [&] { join_kernel(scratch.data(), qkv_gradient.data(), shape); });
+    on_cpu::launch(
+        {.blocks = tiles, .threads = kJoinThreads, .shared_bytes = sizeof(JoinShared)}, schedule,
+        [&] { join_kernel(scratch.data(), qkv_gradient.data(), query_sums.data(), shape); });
   }
-  return {out.copy(), qkv_gradient.copy(), log_sum_exp.copy()};
+  return {out.copy(), qkv_gradient.copy(), log_sum_exp.copy(), query_sums.copy()};
 }
 
 using Matrix = std::vector<double>;  // of one head, [tokens, 64]
@@ -140,6 +145,24 @@ double apart(const Matrix& found, const Matrix& exact) {
   return std::sqrt(difference / size);
 }
 
+Matrix column_sums(const Matrix& gradient) {
+  Matrix sums(kHeadSize);
+  for (std::size_t i = 0; i < gradient.size(); ++i) sums[i % kHeadSize] += gradient[i];
+  return sums;
+}
+
+// Of the head's sequence alone: parts are of squares or of tiles of it.
+Matrix query_sums_of_head(const Attended& found, const Shape& shape, int head) {
+  const std::size_t width = shape.heads * kHeadSize, rows = found.query_sums.size() / width;
+  const std::size_t of_sequence = rows / shape.batch, first = head / shape.heads * of_sequence;
+  Matrix sums(kHeadSize);
+  for (std::size_t row = first; row < first + of_sequence; ++row) {
+    const float* part = &found.query_sums[row * width + head % shape.heads * kHeadSize];
+    for (int i = 0; i < kHeadSize; ++i) sums[i] += part[i];
+  }
+  return sums;
+}
+
 class TileAttentionOnCpu : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TileAttentionOnCpu, HasFloat64sResultsAndGradients) {
@@ -160,6 +183,7 @@ TEST_P(TileAttentionOnCpu, HasFloat64sResultsAndGradients) {
       EXPECT_LE(apart(head_of(qkv_gradient, shape, head, part, 3), exact.gradients[part]), 1e-2)
           << part;
     }
+    EXPECT_LE(apart(query_sums_of_head(found, shape, head), column_sums(exact.gradients[0])), 1e-2);
     const float* log_sums = &found.log_sum_exp[head * shape.tokens];
     EXPECT_LE(apart(Matrix(log_sums, log_sums + shape.tokens), exact.log_sum_exp), 1e-5);
   }

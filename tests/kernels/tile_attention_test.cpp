@@ -12,26 +12,32 @@ namespace {
 struct Tiled {
   Attended attended;
   at::Tensor log_sum_exp;
+  at::Tensor query_sums;  // of the gradient's columns
 };
 
 Tiled by_tiles(const kernels::AttentionShape& shape, const at::Tensor& qkv,
                const at::Tensor& gradient) {
   const Tiled found{
       .attended = {.out = empty_bf16(gradient.sizes()), .gradient = empty_bf16(qkv.sizes())},
-      .log_sum_exp = empty_f32({shape.batch, shape.heads, shape.tokens})};
+      .log_sum_exp = empty_f32({shape.batch, shape.heads, shape.tokens}),
+      .query_sums = empty_f32({shape.heads * shape.head_size})};
   kernels::tile_attention_forward(
       shape,
       {.qkv = bf16(qkv), .out = bf16(found.attended.out), .log_sum_exp = f32(found.log_sum_exp)},
       current_stream());
   const at::Tensor scratch = empty_bytes(kernels::tile_attention_scratch(shape));
   scratch.fill_(0xff);  // not a number: what was left in scratch must not matter
-  kernels::tile_attention_backward(shape,
-                                   {.qkv = bf16(qkv),
-                                    .out = bf16(found.attended.out),
-                                    .log_sum_exp = f32(found.log_sum_exp),
-                                    .gradient = bf16(gradient),
-                                    .qkv_gradient = bf16(found.attended.gradient)},
-                                   scratch.data_ptr(), current_stream());
+  const at::Tensor partial = empty_f32({kernels::tile_attention_sums(shape)}).fill_(NAN);
+  kernels::UnfinishedSums sums =
+      kernels::tile_attention_backward(shape,
+                                       {.qkv = bf16(qkv),
+                                        .out = bf16(found.attended.out),
+                                        .log_sum_exp = f32(found.log_sum_exp),
+                                        .gradient = bf16(gradient),
+                                        .qkv_gradient = bf16(found.attended.gradient)},
+                                       scratch.data_ptr(), f32(partial), current_stream());
+  sums.out[0] = f32(found.query_sums);
+  kernels::finish_sums(sums, current_stream());
   torch::cuda::synchronize();
   return found;
 }
@@ -51,7 +57,8 @@ class TileAttentionOnGpu : public ::testing::TestWithParam<kernels::AttentionSha
 };
 
 TEST_P(TileAttentionOnGpu, HasFloat64sResultsAndGradients) {
-  const Attended found = by_tiles(GetParam(), qkv, gradient).attended;
+  const Tiled tiled = by_tiles(GetParam(), qkv, gradient);
+  const Attended& found = tiled.attended;
   const Attended exact = attended_exactly(GetParam(), qkv, gradient);
   EXPECT_LE(relative_error(found.out, exact.out), 6e-3);
   const std::int64_t width = gradient.size(1);
@@ -59,6 +66,10 @@ TEST_P(TileAttentionOnGpu, HasFloat64sResultsAndGradients) {
     const auto third = [&](const at::Tensor& all) { return all.narrow(1, part * width, width); };
     EXPECT_LE(relative_error(third(found.gradient), third(exact.gradient)), 1e-2) << part;
   }
+  // Of rows that were not yet rounded.
+  const at::Tensor rounded = found.gradient.narrow(1, 0, width).to(at::kDouble);
+  const double size = rounded.norm().item<double>();
+  EXPECT_LE((tiled.query_sums - rounded.sum(0)).norm().item<double>(), 5e-3 * size);
 }
 
 TEST_P(TileAttentionOnGpu, HasTheSameBitsEveryTime) {
@@ -68,6 +79,7 @@ TEST_P(TileAttentionOnGpu, HasTheSameBitsEveryTime) {
     EXPECT_TRUE(again.attended.out.equal(first.attended.out));
     EXPECT_TRUE(again.attended.gradient.equal(first.attended.gradient));
     EXPECT_TRUE(again.log_sum_exp.equal(first.log_sum_exp));
+    EXPECT_TRUE(again.query_sums.equal(first.query_sums));
   }
 }
 

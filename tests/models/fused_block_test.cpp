@@ -70,12 +70,13 @@ TEST_P(FusedBlockOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
         fused_block_backward(libraries, {gradient, {}}, weights, options, state);
     ours.push_back(found.x.gradient);
     ours.insert(ours.end(), found.of_weights.begin(), found.of_weights.end());
-    EXPECT_LE(apart(found.x.sums, found.x.gradient.to(at::kDouble).sum(0)), 1e-2);
+    EXPECT_LE(relative_error(found.x.sums, found.x.gradient.to(at::kDouble).sum(0)), 1e-2);
   }
   const auto exact = by_aten(x, gradient, w, at::kDouble);
   const auto rounded = by_aten(x, gradient, w, at::kBFloat16);
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    EXPECT_LE(apart(ours[i], exact[i]), apart(rounded[i], exact[i])) << "result " << i;
+    EXPECT_LE(relative_error(ours[i], exact[i]), relative_error(rounded[i], exact[i]))
+        << "result " << i;
   }
 }
 

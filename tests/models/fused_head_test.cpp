@@ -63,7 +63,7 @@ TEST_P(FusedHeadOnGpu, IsNearerToFloat64ThanAtenInBfloat16) {
   const auto atens = head_by_aten(rows, head, labels, at::kBFloat16);
   const auto exact = head_by_aten(rows, head, labels, at::kDouble);
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    EXPECT_LE(apart(ours[i], exact[i]), 1.05 * apart(atens[i], exact[i])) << i;
+    EXPECT_LE(relative_error(ours[i], exact[i]), 1.05 * relative_error(atens[i], exact[i])) << i;
   }
 }
 
