@@ -23,12 +23,6 @@ namespace lockstep::kernels::attention {
 // Registers of a thread that loads, and of one that multiplies.
 inline constexpr int kLoaderRegisters = 24, kGroupRegisters = 240;
 
-// Named barriers.
-inline constexpr int kInnerOfOther = 1;  // + group: the other group's `inner` is in shared memory;
-                                         // + 2 after every second pair, because the other group
-                                         // may already be at the next
-inline constexpr int kOfGroup = 5;       // + group
-
 /// What one of the groups that multiply does.
 class BackwardGroup {
  public:
@@ -134,8 +128,7 @@ class BackwardGroup {
     if (!pairs_.is_done()) wait_for_pair();
     wait_for_products<0>();
     tell_of_inner(pair.count + 1);
-    __syncwarp();  // all lanes have read their row values
-    if (leads_warp()) shared_.empty[stage].arrive();
+    arrive_threads(kRead + static_cast<int>(stage), kReadThreads);
     last_ = pair;
     if (pair.is_last_of_turn()) finish_turn(keys, values);
   }
@@ -330,7 +323,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const int group = group_of_block() - 1;
   if (group < 0) {
     give_registers_back<kLoaderRegisters>();
-    if (threadIdx.x == 0) load_pairs(shared, matrices, rows, shape, pairs);
+    if (threadIdx.x < kWarp) load_pairs(shared, matrices, rows, shape, pairs);
   } else {
     take_registers<kGroupRegisters>();
     BackwardGroup(shared, matrices, scratch, query_sums, shape, pairs, group).run();

@@ -14,18 +14,28 @@ inline constexpr int kStages = 2;  // pairs whose queries and gradients are load
 inline constexpr int kTurns = 2;   // tiles of keys and values
 inline constexpr int kInners = 2;  // pairs whose `inner` is kept
 
+// Named barriers.
+inline constexpr int kInnerOfOther = 1;  // + group: the other group's `inner` is in shared memory;
+                                         // + 2 after every second pair, because the other group
+                                         // may already be at the next
+inline constexpr int kOfGroup = 5;       // + group
+inline constexpr int kRead = 7;  // + stage: all threads have read what is there, row values, too
+
+/// Of kRead: those that multiply, and the warp that loads.
+inline constexpr int kReadThreads = kGroups * kGroupThreads + kWarp;
+
 struct alignas(1024) BackwardShared {
   unsigned char keys[kTurns][kTile], values[kTurns][kTile];
   unsigned char queries[kStages][kTile], gradients[kStages][kTile];
   unsigned char inner[kInners][kSquares][kTile];  // [128 keys, 64 queries]
   unsigned char slots[kGroups][2][kSquare];       // for results on their way to memory
   float rows[kStages][2][kTokens];  // -log_sum_exp in powers of two, and dot, as RowValues
-  Barrier full[kStages], empty[kStages];
+  Barrier full[kStages];
   Barrier turn_full[kTurns], turn_empty[kTurns];
 
   __device__ void init_barriers() {
     constexpr int kArrivals = kGroups * kWarpsOfGroup;  // that make room: one of each warp
-    init(full, 1), init(empty, kArrivals);
+    init(full, 1);
     init(turn_full, 1), init(turn_empty, kArrivals);
     publish_barriers();
   }
@@ -106,10 +116,17 @@ struct Pairs {
   __device__ unsigned place_parity() const { return turn / kTurns % 2; }
 };
 
-/// One thread's work. `rows` has a tile's values of BackwardShared::rows after the other.
+/// One warp's work, and its first lane's to begin copies. `rows` has a tile's values of
+/// BackwardShared::rows after the other.
 __device__ inline void load_pairs(BackwardShared& shared, const BackwardMatrices& matrices,
                                   const float* rows, const Shape& shape, Pairs pairs) {
+  const auto wait_for_readers = [](unsigned count) {
+    __syncwarp();
+    sync_threads(kRead + static_cast<int>(count % kStages), kReadThreads);
+  };
   for (; !pairs.is_done(); pairs.advance()) {
+    if (pairs.count >= kStages) wait_for_readers(pairs.count);
+    if (!leads_warp()) continue;
     const int head = pairs.head(), query = pairs.query();
     if (pairs.is_first_of_turn()) {
       const unsigned place = pairs.place();
@@ -123,7 +140,6 @@ __device__ inline void load_pairs(BackwardShared& shared, const BackwardMatrices
                    full);
     }
     const unsigned stage = pairs.stage();
-    shared.empty[stage].wait(pairs.stage_parity() ^ 1);
     Barrier& full = shared.full[stage];
     full.arrive_and_expect(2 * kTile + static_cast<int>(sizeof(shared.rows[stage])));
     const int row = row_of(shape, head, query);
@@ -135,6 +151,10 @@ __device__ inline void load_pairs(BackwardShared& shared, const BackwardMatrices
     load_bytes(shared.rows[stage],
                rows + (std::int64_t{head} * shape.tiles() + query) * 2 * kTokens,
                sizeof(shared.rows[stage]), full);
+  }
+  // The last ones: nobody leaves a barrier unfinished.
+  for (unsigned i = pairs.count - min(pairs.count, unsigned{kStages}); i < pairs.count; ++i) {
+    wait_for_readers(i);
   }
 }
 

@@ -19,8 +19,8 @@ constexpr double kUpstream = 0.25;
 // The losses and both gradients, by ATen's operators with products in this type.
 std::vector<at::Tensor> head_by_aten(const at::Tensor& rows, const at::Tensor& head,
                                      const at::Tensor& labels, at::ScalarType type) {
-  const at::Tensor in = rows.to(type).requires_grad_();
-  const at::Tensor weight = head.narrow(0, 0, kVocabulary).to(type).requires_grad_();
+  const at::Tensor in = rows.clone().to(type).requires_grad_();
+  const at::Tensor weight = head.narrow(0, 0, kVocabulary).clone().to(type).requires_grad_();
   at::Tensor logits = in.mm(weight.t());
   if (type == at::kBFloat16) logits = logits.to(at::kFloat);
   const at::Tensor losses = at::cross_entropy_loss(logits, labels, {}, at::Reduction::None);
