@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -101,7 +102,10 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   }
   if (command == "stack") return lockstep::stack_of_job(arguments, environment, std::cout);
   if (command == "doctor") {
-    return lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);
+    const int code = lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);
+    // A thread that waits for what hangs was left behind: nothing is taken from under it.
+    std::cout.flush();
+    std::quick_exit(code);
   }
   for (const JobKind kind : {JobKind::sbatch, JobKind::qsub, JobKind::manifest}) {
     if (command == to_string(kind)) return lockstep::job_command(kind, arguments, std::cout);

@@ -1,12 +1,13 @@
 #include "doctor/probe_server.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <charconv>
+#include <functional>
 #include <system_error>
 
 #include "doctor/probe_session.h"
@@ -18,7 +19,7 @@ namespace {
 
 using Clock = ProbeSession::Clock;
 
-constexpr int kMostConnections = 16;
+constexpr std::size_t kMostConnections = 16;
 constexpr std::chrono::seconds kHandshakeLimit{5};
 constexpr std::chrono::seconds kConversationLimit{60};
 
@@ -55,16 +56,9 @@ void converse(ProbeSession& session, const std::string& id) {
 
 }  // namespace
 
-// What conversations use that may outlive the server by the time it takes them to notice.
-struct ProbeServer::Shared {
-  Options options;
-  std::atomic<int> connections = 0;
-};
-
 ProbeServer::ProbeServer(const std::vector<InterfaceAddress>& addresses, Options options)
-    : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), shared_(std::make_shared<Shared>()) {
+    : options_(std::move(options)), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!stop_) throw_errno("eventfd");
-  shared_->options = std::move(options);
   for (const InterfaceAddress& each : addresses) {
     try {
       UniqueFd socket = listen_on(each.address.to_string(), 0);
@@ -85,18 +79,39 @@ ProbeServer::ProbeServer(const std::vector<InterfaceAddress>& addresses, Options
 ProbeServer::~ProbeServer() {
   ::eventfd_write(stop_.get(), 1);
   thread_.join();
+  for (const Conversation& each : conversations_) ::shutdown(each.socket.get(), SHUT_RDWR);
+  for (Conversation& each : conversations_) each.thread.join();
 }
 
-void ProbeServer::answer(const std::shared_ptr<Shared>& shared, UniqueFd socket) {
+void ProbeServer::answer(Conversation& conversation, UniqueFd socket) const {
   try {
     ProbeSession session(std::move(socket), LinkRole::server,
-                         {.secret = shared->options.secret, .tls = shared->options.tls},
+                         {.secret = options_.secret, .tls = options_.tls},
                          Clock::now() + kHandshakeLimit);
-    converse(session, shared->options.id);
+    converse(session, options_.id);
   } catch (const Error&) {
     // The other end knows better what went wrong.
   }
-  --shared->connections;
+  ::shutdown(conversation.socket.get(), SHUT_RDWR);  // the other end waits for no more
+  conversation.is_over = true;
+}
+
+void ProbeServer::begin(UniqueFd socket) {
+  std::erase_if(conversations_, [](Conversation& each) {
+    if (!each.is_over) return false;
+    each.thread.join();
+    return true;
+  });
+  UniqueFd own(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!own || conversations_.size() >= kMostConnections) return;
+  Conversation& conversation = conversations_.emplace_back();
+  conversation.socket = std::move(socket);
+  try {
+    conversation.thread =
+        std::thread(&ProbeServer::answer, this, std::ref(conversation), std::move(own));
+  } catch (const std::system_error&) {
+    conversations_.pop_back();  // no thread: as if all places were taken
+  }
 }
 
 void ProbeServer::serve() {
@@ -109,13 +124,7 @@ void ProbeServer::serve() {
     for (const pollfd& each : waiting) {
       if (each.revents == 0) continue;
       UniqueFd socket(::accept4(each.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket || shared_->connections >= kMostConnections) continue;
-      ++shared_->connections;
-      try {
-        std::thread(&ProbeServer::answer, shared_, std::move(socket)).detach();
-      } catch (const std::system_error&) {
-        --shared_->connections;  // no thread: as if all places were taken
-      }
+      if (socket) begin(std::move(socket));
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <memory>
+#include <atomic>
+#include <list>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +25,7 @@ class ProbeServer {
 
   /// An address that cannot be listened at is left out.
   ProbeServer(const std::vector<InterfaceAddress>& addresses, Options options);
+  /// Ends what is being said.
   ~ProbeServer();
   ProbeServer(const ProbeServer&) = delete;
   ProbeServer& operator=(const ProbeServer&) = delete;
@@ -31,14 +33,22 @@ class ProbeServer {
   const std::vector<ProbeListener>& listeners() const { return listeners_; }
 
  private:
-  struct Shared;
-  static void answer(const std::shared_ptr<Shared>& shared, UniqueFd socket);
-  void serve();
+  // One connection's, until it is over and its thread was joined.
+  struct Conversation {
+    UniqueFd socket;  // to end it by; the session has one of its own
+    std::atomic<bool> is_over = false;
+    std::thread thread;
+  };
 
+  void serve();
+  void begin(UniqueFd socket);
+  void answer(Conversation& conversation, UniqueFd socket) const;
+
+  const Options options_;
   std::vector<ProbeListener> listeners_;
   std::vector<UniqueFd> sockets_;
   UniqueFd stop_;
-  std::shared_ptr<Shared> shared_;
+  std::list<Conversation> conversations_;  // of the serving thread
   std::thread thread_;
 };
 

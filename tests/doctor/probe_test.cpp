@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <memory>
 
 #include "doctor/probe_client.h"
 #include "doctor/probe_server.h"
@@ -32,9 +35,10 @@ class Probe : public ::testing::Test {
     return answer.ways.at(0);
   }
 
-  UniqueFd connect() {
-    UniqueFd socket =
-        begin_connect(IpAddress::parse("127.0.0.1").value(), server_.listeners().at(0).port);
+  UniqueFd connect() { return connect(server_.listeners().at(0).port); }
+
+  UniqueFd connect(int port) {
+    UniqueFd socket = begin_connect(IpAddress::parse("127.0.0.1").value(), port);
     sockaddr_storage peer;
     socklen_t size = sizeof peer;
     while (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
@@ -97,6 +101,25 @@ TEST_F(Probe, strangers_hold_up_nobody) {
   const std::string nonsense(64 << 10, '\xff');  // a length of four billion, to begin with
   ::send(rude.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
   EXPECT_EQ(ask("node1", kSecret).problem, "");
+}
+
+TEST_F(Probe, the_servers_end_is_that_of_all_conversations) {
+  auto server = std::make_unique<ProbeServer>(
+      std::vector<InterfaceAddress>{
+          {.address = IpAddress::parse("127.0.0.1").value(), .prefix_bits = 8}},
+      ProbeServer::Options{.secret = kSecret, .id = "node2"});
+  const int port = server->listeners().at(0).port;
+  const UniqueFd silent = connect(port);
+  EXPECT_EQ(ask(port, "node2", kSecret, false).problem, "");  // so the first one was accepted
+  server.reset();
+  std::string said(4096, 0);
+  ssize_t got = 0;
+  do {
+    pollfd waiting{.fd = silent.get(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&waiting, 1, 0), 1) << "it is still open";
+    got = ::recv(silent.get(), said.data(), said.size(), 0);
+  } while (got > 0);
+  EXPECT_EQ(got, 0);
 }
 
 TEST(ProbeServer, an_address_that_is_not_here_is_left_out) {
