@@ -109,7 +109,7 @@ struct Pairs {
   }
 
   // Which of several that are used in turn is this pair's, or this tile's of keys, and the parity
-  // of its barriers when it is full; when it is empty, that of the round before.
+  // of its barriers when it is full; of a tile of keys when it is empty, that of the round before.
   __device__ unsigned stage() const { return count % kStages; }
   __device__ unsigned stage_parity() const { return count / kStages % 2; }
   __device__ unsigned place() const { return turn % kTurns; }

@@ -205,11 +205,14 @@ void column_sum(const Bf16* x, float* out, float* partial, int rows, int columns
 
 void attention_bias_gradient(const AttentionBiasGradient& pass, int rows, int width,
                              Stream stream) {
+  require(width > 0 && width % kPack == 0, "attention_bias_gradient",
+          "a width that is a multiple of 8");
   UnfinishedSums queries = pass.queries;
   if (queries.partial == nullptr) {
     queries = sum_columns("attention_bias_gradient", First{pass.qkv_gradient, 3 * width}, pass.out,
                           pass.partial, rows, width, stream);
   }
+  require(queries.columns == width, "attention_bias_gradient", "sums of as many columns");
   queries.out[0] = pass.out;
   finish_sums(queries, stream);
   const int blocks = (width + kWarpsPerBlock - 1) / kWarpsPerBlock;

@@ -30,8 +30,8 @@ void join_columns(const JoinColumns& pass, int rows, int width, Stream stream);
 ///   [width, width].
 /// `partial` is scratch of column_sum_scratch(rows, width) floats. The width is a multiple of 8.
 ///
-/// Where the sums of queries are there but for the finish, they are `queries`, and neither
-/// `qkv_gradient` nor `partial` is needed.
+/// Where the sums of queries are there but for the finish, they are `queries`, whose `out` is not
+/// looked at, and neither `qkv_gradient` nor `partial` is needed.
 struct AttentionBiasGradient {
   const Bf16* qkv_gradient = nullptr;
   UnfinishedSums queries;

@@ -12,16 +12,12 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kRows = kWarp;  // of a block
 
-// A label's own power is 2^-29, and a row's sum at most 2^80: between the two, a factor times a
-// value and a power times a weight are far from the limits of bfloat16.
+// A label's own power, and the largest sum of a row that is not computed again: between the two, a
+// factor times a value and a power times a weight are far from the limits of bfloat16.
 constexpr float kLabelExponent = -29.0f;
+constexpr float kLabelPower = 0x1p-29f;
+constexpr float kLargestSum = 0x1p80f;
 constexpr float kLn2 = 0.6931471805599453f;
-__device__ float label_power() {
-  return ldexpf(1.0f, static_cast<int>(kLabelExponent));
-}
-__device__ float most() {
-  return ldexpf(1.0f, 80);
-}
 
 __device__ bool is_learned(const HeadRows& of, std::int64_t label) {
   return label != of.ignored_label && label >= 0 && label < of.vocabulary;
@@ -116,10 +112,10 @@ __global__ void __launch_bounds__(kThreads) loss_kernel(HeadLoss pass) {
 
   if (warp == 0 && lane < rows) {
     const float sum = sum_of(lane);
-    tell(lane, {.loss = logf(sum) - kLabelExponent * kLn2, .sum = sum, .of_label = label_power()});
+    tell(lane, {.loss = logf(sum) - kLabelExponent * kLn2, .sum = sum, .of_label = kLabelPower});
   }
   for (int i = 0; i < rows; ++i) {
-    if (!(sum_of(i) > most())) continue;
+    if (!(sum_of(i) > kLargestSum)) continue;
     __syncthreads();  // who has told already
     const RowLoss again = large_loss(pass, first + i, scratch);
     __syncthreads();  // who writes the label's power

@@ -4,12 +4,18 @@
 
 namespace lockstep::kernels {
 
-/// Softmax cross-entropy of a head's logits without a pass over them. What the head's product
-/// leaves (tile_products.h) are powers of e instead, each row's divided by one near that of its
-/// label's logit, which is known beforehand: so none is too large, and what they add up to scales
-/// them to probabilities. The scale is not applied to them but to what they are multiplied with.
-///
-/// In order: label_shifts(), exponential_product(), finish_head_loss().
+// Softmax cross-entropy of a head's logits without a pass over them. What the head's product leaves
+// (tile_products.h) are powers of e instead, each row's divided by 2^29 times its label's, which is
+// known beforehand: so they are numbers wherever the loss is below some 75, and what they add up to
+// scales them to probabilities. The scale is not applied to them but to what they are multiplied
+// with.
+//
+// In order: label_shifts(), exponential_product(), finish_head_loss().
+//
+// The label's logit is added up in another order beforehand than in the product. For logits around
+// 100 the two are some 1e-4 apart, and so is a loss from what it should be: one near 0 may be
+// below.
+
 struct HeadRows {
   const Bf16* rows = nullptr;  // [count, width]
   const Bf16* head = nullptr;  // [vocabulary or more, width]
@@ -29,7 +35,7 @@ void label_shifts(const HeadRows& of, float* shifts, Stream stream);
 /// Losses and gradients of rows that are ignored are 0; where a label is not in the vocabulary, the
 /// gradient is 0 and the loss not a number, so that it is seen.
 ///
-/// A row whose loss is above some 75 is computed again, at leisure.
+/// A row whose loss is above some 75 is computed again, at leisure: that reads the head twice.
 struct HeadLoss {
   HeadRows of;
   const float* partial = nullptr;  // [parts, count]

@@ -20,8 +20,9 @@ void tile_attention_forward(const AttentionShape& shape, const AttentionForward&
 /// Bytes of scratch, at a multiple of 16, for backward.
 std::int64_t tile_attention_scratch(const AttentionShape& shape);
 
-/// The column sums of the gradient of queries are left to be finished: what their bias gets.
-/// `partial` is scratch of tile_attention_sums() floats, until then.
+/// The column sums of the gradient of queries are left to be finished: what their bias gets. Where
+/// they go is not set yet (attention_bias_gradient() in column_sum.h does that). `partial` is
+/// scratch of tile_attention_sums() floats, until then.
 std::int64_t tile_attention_sums(const AttentionShape& shape);
 [[nodiscard]] UnfinishedSums tile_attention_backward(const AttentionShape& shape,
                                                      const AttentionBackward& call, void* scratch,

@@ -33,11 +33,11 @@ void start(const char* name, const Matrices& matrices, const Epilogue& epilogue,
 Shape checked_shape(const char* name, std::int64_t m, std::int64_t n, std::int64_t k) {
   require(has_tile_products(m, n, k), name, "a Hopper device, and multiples of 64");
   // Where b does not stay in the cache, it is loaded once for every panel.
-  constexpr std::int64_t kMostCached = std::int64_t{8} << 20;
+  constexpr std::int64_t kMostCachedBytes = std::int64_t{16} << 20;
   return {.m = static_cast<int>(m),
           .n = static_cast<int>(n),
           .k = static_cast<int>(k),
-          .panel = n * k > kMostCached ? 16 : 1};
+          .panel = n * k * std::int64_t{sizeof(Bf16)} > kMostCachedBytes ? 16 : 1};
 }
 
 int blocks_of(std::int64_t m) {

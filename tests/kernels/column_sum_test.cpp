@@ -68,6 +68,18 @@ TEST_P(ColumnSumKernel, TheBiasOfAttentionGetsTheSumsOfThreeGradients) {
   const double size = std::sqrt(static_cast<double>(std::max(rows, width)));
   EXPECT_LE(roundings(out, exact, size), 1e-3);
   EXPECT_EQ(out.narrow(0, width, width).count_nonzero().item<int>(), 0);
+
+  // The same with sums of queries that someone else has made, in three parts.
+  const at::Tensor sums = copy_of(torch::randn({3, width}, kDevice)),
+                   again = empty_f32({3 * width});
+  kernels::attention_bias_gradient(
+      {.queries = {.partial = f32(sums), .blocks = 3, .columns = width},
+       .projected_sums = f32(projected_sums),
+       .projection = bf16(projection),
+       .out = f32(again)},
+      rows, width, current_stream());
+  EXPECT_LE(roundings(again.narrow(0, 0, width), sums.to(at::kDouble).sum(0), 1), 1e-3);
+  EXPECT_TRUE(again.narrow(0, width, 2 * width).equal(out.narrow(0, width, 2 * width)));
 }
 
 TEST_P(ColumnSumKernel, TheGradientThroughGeluIsSummed) {

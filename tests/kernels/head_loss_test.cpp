@@ -114,21 +114,26 @@ INSTANTIATE_TEST_SUITE_P(Sizes, HeadLossKernel,
 
 TEST(HeadLossKernel, BearsLossesOfAnySize) {
   Head head({40, 64, 50, 64});
-  // Row 3's label is far less likely than others, row 4's so far that its powers are infinite.
-  for (const int row : {3, 4, 35}) {
-    head.rows[row].fill_(row == 3 ? 1.0 : 30.0);
-    head.head[row].fill_(-1.0);
-    head.head[row + 1].fill_(1.0);
-    head.labels[row] = row;
+  // Losses of 70, which is not yet large, and 90, whose powers are finite; the others' are not.
+  const std::vector<std::pair<int, double>> large = {{2, 0.55}, {8, 0.7}, {16, 1.0}, {35, 30.0}};
+  head.head[20].fill_(-1.0);
+  head.head[21].fill_(1.0);
+  for (const auto& [row, value] : large) {
+    head.rows[row].fill_(value);
+    head.labels[row] = 20;
   }
   head.find_exponentials();
-  EXPECT_FALSE(head.partial.select(1, 4).isfinite().all().item<bool>());
+  const at::Tensor is_finite = head.partial.isfinite().all(0);
+  EXPECT_TRUE(is_finite[8].item<bool>());
+  EXPECT_FALSE(is_finite[16].item<bool>());
+  EXPECT_FALSE(is_finite[35].item<bool>());
   head.finish();
   const at::Tensor logits = head.exact_logits().requires_grad_();
   const at::Tensor exact = at::cross_entropy_loss(logits, head.labels, {}, at::Reduction::None);
   exact.sum().backward();
-  EXPECT_GT(exact[3].item<double>(), 76);
-  EXPECT_GT(exact[4].item<double>(), 1000);
+  EXPECT_NEAR(exact[2].item<double>(), 70, 2);
+  EXPECT_NEAR(exact[8].item<double>(), 90, 2);
+  EXPECT_GT(exact[35].item<double>(), 1000);
   EXPECT_LE(((head.losses - exact).abs() / (exact + 1)).max().item<double>(), 4e-6);
   EXPECT_LE(roundings(head.gradient().narrow(1, 0, 50), logits.grad(), 1e-5), 1.05);
   EXPECT_TRUE(head.scaled.isfinite().all().item<bool>());

@@ -122,11 +122,12 @@ TEST_P(TileProductsOnGpu, PowersComeWithTheirSums) {
   EXPECT_TRUE(sums.equal(first_sums));
 }
 
-// One tile; parts of tiles; several for each group of warps; GPT-2's own.
+// One tile; parts of tiles; several for each group of warps; GPT-2's own; a panel and a part of
+// one.
 INSTANTIATE_TEST_SUITE_P(Sizes, TileProductsOnGpu,
                          ::testing::Values(Size{256, 192, 64}, Size{1, 64, 64}, Size{130, 64, 128},
                                            Size{1000, 320, 192}, Size{5000, 3072, 768},
-                                           Size{4096, 4096, 1024}),
+                                           Size{4096, 4096, 1024}, Size{4500, 8256, 1024}),
                          [](const auto& info) {
                            return std::to_string(info.param.m) + "x" +
                                   std::to_string(info.param.n) + "x" + std::to_string(info.param.k);
