@@ -108,8 +108,9 @@ struct ThroughSlope {
       }
       // Between two of these barriers, what all warps had put there before the first.
       if (high == 0 && wide > 0) pass_sums_on(shared, shape, tile, group, wide - 1);
-      if (high == kHeights - 1)
+      if (high == kHeights - 1) {
         put_column_sums(columns, shared.sums[group][thread_of_group() / kWarp]);
+      }
     }
     sync_threads(kOfGroup + group, kGroupThreads);
     pass_sums_on(shared, shape, tile, group, kWidths - 1);
@@ -188,15 +189,13 @@ struct AsExponentials {
 #pragma unroll
     for (int square = 0; square < kSquares; ++square) {
       const int high = square % kHeights, wide = square / kHeights;
-      float* const values = &sums[high][wide * kSide / 2];
-      raise(values, used - tile.column - wide * kSide, shift[high], added[high]);
+      raise(&sums[high][wide * kSide / 2], used - tile.column - wide * kSide, shift[high],
+            added[high]);
       unsigned char* slot = shared.slots[group][square % kSlots];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         unsigned pairs[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          pairs[j] = pair_of(values[i * 8 + j * 2], values[i * 8 + j * 2 + 1]);
+        round_sums(sums[high], wide * 4 + i, pairs);
         store_matrices(matrices_in(slot, i), pairs);
       }
       publish_to_copies();
