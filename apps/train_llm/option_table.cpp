@@ -95,6 +95,8 @@ const auto kOptions = std::to_array<OptionSpec>({
              "bf16: weights and all (the tutorial's way); bf16-autocast: float32 weights, products in bfloat16; "
              "bf16-mixed: with --shard, parts in float32, computed with and sent in bfloat16, gradients added in float32; "
              "fp16: as bf16-autocast in float16 with a gradient scaler; fp32", .choices = "auto|bf16|bf16-autocast|bf16-mixed|fp16|fp32"},
+    {.name = "cuda-graph", .field = &O::cuda_graph,
+     .help = "record the step and replay it, for short steps on a GPU; with --dtype bf16-autocast and --dropout 0"},
     {.name = "activation-checkpointing", .field = &O::activation_checkpointing,
      .help = "compute activations a second time in backward: less memory, a third more time"},
     {.name = "seed", .field = &O::seed, .value = "N", .help = "of weights, order of the data and dropout; sampling",

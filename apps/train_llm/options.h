@@ -48,6 +48,7 @@ struct Options {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   std::string dtype = "auto";
+  bool cuda_graph = false;
   bool activation_checkpointing = false;
   std::int64_t seed = 0;
 

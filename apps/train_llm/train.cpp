@@ -204,6 +204,7 @@ lockstep::TrainerOptions Run::trainer_options(std::int64_t steps) {
   training.accumulate = options_.grad_accum;
   training.clip_grad_norm = options_.grad_clip;
   training.precision = precision(options_);
+  training.cuda_graph = options_.cuda_graph;
   training.seed = static_cast<std::uint64_t>(options_.seed);
   training.slots = static_cast<int>(options_.slots);
   training.ddp.reduction = reduction(options_);
@@ -264,7 +265,7 @@ void Run::add_callbacks(lockstep::TrainerOptions& training, const Data& data, st
 
 constexpr auto kLoss = [](auto& model, const lockstep::TokenBlock& batch) {
   const lockstep::Gpt2Loss loss = model(batch.input, batch.labels);
-  return lockstep::LossSum{.sum = loss.sum, .count = loss.count};
+  return lockstep::LossSum{.sum = loss.sum, .count = loss.count, .counted = loss.counted};
 };
 
 lockstep::TrainResult Run::fit(const lockstep::TrainerOptions& training, Data& data) {

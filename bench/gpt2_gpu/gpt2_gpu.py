@@ -88,6 +88,7 @@ def run_all(run, model, batch, tokens, ways):
 def measure(run):
     found, profiles = {}, []
     program, peer = run.program("bench/gpt2_step"), [run.python, HERE / "peer.py"]
+    trainer = run.program("bench/gpt2_trainer")
     run.details = ["| model, batch | who | ms (p10 to p90) | tokens/s | TFLOP/s | of the roof | GiB |", "|---|---|---|---|---|---|---|"]
     wanted = run.models.split(",")
     if unknown := set(wanted) - set(SHAPES):
@@ -100,7 +101,11 @@ def measure(run):
             "lockstep": [program, *shape, "fused", "graph", *(["in_backward"] if batch * tokens <= FEW_ROWS else [])],
             "torch.compile": [*peer, *shape, "compile"],
             "lockstep, no graph": [program, *shape, "fused", "launch"],
-            "PyTorch eager": [*peer, *shape, "eager"]})
+            "PyTorch eager": [*peer, *shape, "eager"],
+            "lockstep's Trainer, recorded": [trainer, *shape, "graph"],
+            "lockstep's Trainer": [trainer, *shape, "launch"]})
+        found[f"{key_of(model, batch)}_trainer"] = Pair(
+            min(middle["lockstep's Trainer, recorded"], middle["lockstep's Trainer"]), middle["torch.compile"])
         profiles += profile(program, shape)
         # A graph is not always the faster way.
         found[key_of(model, batch)] = Pair(min(middle["lockstep"], middle["lockstep, no graph"]), middle["torch.compile"])
@@ -125,10 +130,13 @@ BENCH = Bench(
     name="gpt2_gpu", title="GPT-2 on one GPU", peer="torch.compile (or eager)", measure=measure, rounds=2, needs=needs,
     metrics=tuple(metric for model, batch, _, goal in CASES for metric in (
         Metric(key_of(model, batch), f"a step of {model}, batch {batch}", "ms", goal=goal, ratio_goal=1),
-        Metric(f"{key_of(model, batch)}_eager", f"the same without a graph, against eager, batch {batch}", "ms"))) + (
+        Metric(f"{key_of(model, batch)}_eager", f"the same without a graph, against eager, batch {batch}", "ms"),
+        Metric(f"{key_of(model, batch)}_trainer", f"the same by the Trainer, with its loader, clipping, batch {batch}", "ms",
+               ratio_goal=1))) + (
         Metric("large", "{}, batch {}, one rank in stage 1, activations computed again, against eager".format(*LARGE), "ms",
                ratio_goal=1),
         Metric("large_memory", "the most memory of that", "GiB")),
     options={"steps": 40, "models": ",".join(SHAPES)}, quick={"steps": 10},
-    programs=("bench/gpt2_step",), modules=("torch",),
-    notes="T = 1024, bfloat16. At batch 4, weights are updated while backward goes on.")
+    programs=("bench/gpt2_step", "bench/gpt2_trainer"), modules=("torch",),
+    notes="T = 1024, bfloat16. At batch 4, weights are updated while backward goes on. The Trainer's steps are timed on the host, "
+          "which waits for each step's norm.")

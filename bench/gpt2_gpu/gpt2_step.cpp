@@ -26,11 +26,11 @@
 
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
+#include "lockstep/graphed_step.h"
 #include "lockstep/optimizer.h"
 #include "lockstep/sharded.h"
 #include "lockstep/world.h"
 #include "optim/step_in_backward.h"
-#include "train/graphed_step.h"
 
 namespace {
 

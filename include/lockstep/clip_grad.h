@@ -39,6 +39,10 @@ struct ClipGradOptions {
 at::Tensor clip_grad_norm(const std::vector<NamedParameter>& parameters,
                           const ClipGradOptions& options);
 
+/// What clip_grad_norm() multiplies gradients of this norm by: below 1 where it is above
+/// `max_norm`.
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm);
+
 /// The norm that clip_grad_norm() would return without a scale. Changes nothing.
 at::Tensor grad_norm(const std::vector<NamedParameter>& parameters, double norm_type = 2.0);
 

@@ -41,6 +41,7 @@ struct Gpt2Loss {
   /// Labels that are not kIgnoredLabel. Not a number while a CUDA graph is recorded: nobody knows
   /// yet.
   double count = 0;
+  at::Tensor counted = {};  // the same on the device, while one is recorded
 };
 
 /// Labels of tokens that no loss is taken of.

@@ -81,6 +81,9 @@ std::vector<ParamGroup> decay_groups(const torch::nn::Module& module, double wei
 struct StepArguments {
   /// Gradients are divided by it, in the pass that uses them (and left divided).
   at::Tensor grad_scale = {};
+  /// Gradients count multiplied by it: clipping, a mean of sums. What they are left as is not said:
+  /// where one of our kernels makes the step, as they were.
+  at::Tensor grad_factor = {};
   /// 1: nothing changes; 0: an ordinary step.
   at::Tensor found_inf = {};
   /// A learning rate for each group that is read on the device, in place of the groups' own: so a

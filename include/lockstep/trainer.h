@@ -42,6 +42,34 @@ void move_to(Batch& batch, c10::Device device) {
   walk_tensors<false>(batch, move);
 }
 
+template <typename Batch>
+auto tensors_of(Batch& batch) {
+  using Tensor = std::conditional_t<std::is_const_v<Batch>, const at::Tensor, at::Tensor>;
+  std::vector<Tensor*> tensors;
+  auto add = [&tensors](Tensor& tensor) { tensors.push_back(&tensor); };
+  walk_tensors<false>(batch, add);
+  return tensors;
+}
+
+// Whether the tensors of two batches have the same shapes and types.
+bool have_same_shapes(const std::vector<const at::Tensor*>& some,
+                      const std::vector<const at::Tensor*>& others);
+
+template <typename Batch>
+bool alike(const Batch& one, const Batch& other) {
+  return have_same_shapes(tensors_of(one), tensors_of(other));
+}
+
+// Between batches that are alike.
+template <typename Batch>
+void copy_tensors(Batch& to, const Batch& from) {
+  const auto target = tensors_of(to);
+  const auto source = tensors_of(from);
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    if (target[i]->defined()) target[i]->copy_(*source[i], /*non_blocking=*/true);
+  }
+}
+
 inline MetricSums as_metrics(MetricSums sums, double) {
   return sums;
 }
@@ -99,18 +127,39 @@ class TypedTask : public TrainingTask {
     return places;
   }
 
-  TaskLoss forward(std::size_t index) override {
+  TaskLoss forward(std::size_t index) override { return loss_of(batches_.at(index)); }
+
+  bool can_hold(std::size_t index) const override {
+    return std::copy_constructible<Batch> && (!held_ || alike(*held_, batches_.at(index)));
+  }
+  void hold(std::size_t index) override {
+    if constexpr (std::copy_constructible<Batch>) {
+      if (held_) return copy_tensors(*held_, batches_.at(index));
+      held_.emplace(batches_.at(index));
+      auto clone = [](at::Tensor& tensor) {
+        if (tensor.defined()) tensor = tensor.clone();
+      };
+      walk_tensors<false>(*held_, clone);
+    }
+  }
+  TaskLoss forward_held() override { return loss_of(*held_); }
+
+ private:
+  using Batch = typename Data::Batch;
+
+  TaskLoss loss_of(Batch& batch) {
     View view(module_, ddp_ ? &*ddp_ : nullptr, sharded_ ? &*sharded_ : nullptr, input_type_);
     if constexpr (std::is_same_v<Result, at::Tensor>) {
-      return {.value = loss_(view, batches_.at(index))};
+      return {.value = loss_(view, batch)};
     } else {
-      LossSum loss = loss_(view, batches_.at(index));
-      return {
-          .value = std::move(loss.sum), .count = loss.count, .metrics = std::move(loss.metrics)};
+      LossSum loss = loss_(view, batch);
+      return {.value = std::move(loss.sum),
+              .count = loss.count,
+              .metrics = std::move(loss.metrics),
+              .counted = std::move(loss.counted)};
     }
   }
 
- private:
   std::shared_ptr<M> module_;
   Data& data_;
   Loss loss_;
@@ -118,7 +167,8 @@ class TypedTask : public TrainingTask {
   std::optional<ShardedDataParallel<M>> sharded_;
   c10::Device device_ = c10::Device(c10::kCPU);
   std::optional<at::ScalarType> input_type_;
-  std::vector<typename Data::Batch> batches_;  // of the step under way
+  std::vector<Batch> batches_;  // of the step under way
+  std::optional<Batch> held_;
 };
 
 using Conclude = std::function<std::map<std::string, double>(ProcessGroup&)>;

@@ -100,6 +100,9 @@ struct TrainerOptions {
   std::int64_t accumulate = 1;  // micro-batches per step and slot
   double clip_grad_norm = 0;    // 0: no clipping
   Precision precision = Precision::float32;
+  /// Record the step as CUDA graphs after the first few, and replay them: the host has little to do
+  /// then, which counts where steps are short (docs/trainer.md says what it takes).
+  bool cuda_graph = false;
   double ema_decay = 0;  // 0: no average of the weights is kept
   NonFinite non_finite = NonFinite::raise;
   std::uint64_t seed = 0;  // of everything random inside the run; the loader has its own

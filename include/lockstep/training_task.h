@@ -33,6 +33,9 @@ struct LossSum {
   at::Tensor sum;  // one number, with its graph
   double count = 0;
   MetricSums metrics = {};  // reported beside the loss; not trained on
+  /// `count` as one number on the device, where the host cannot know it: while a CUDA graph is
+  /// recorded (TrainerOptions::cuda_graph). Where it is defined, it counts.
+  at::Tensor counted = {};
 };
 
 /// A model as a loss function sees it: called like the module itself. In training it is the
@@ -89,6 +92,7 @@ struct TaskLoss {
   /// What `value` is a sum of; unset: it is the mean over the batch's samples.
   std::optional<double> count = std::nullopt;
   MetricSums metrics = {};
+  at::Tensor counted = {};  // LossSum::counted
 };
 
 /// What the Trainer asks of a program's model, data and loss, whatever their types are. Programs
@@ -118,6 +122,12 @@ class TrainingTask {
   virtual std::vector<StepBatch> fetch_step() = 0;
   /// The loss of one of them; `index` counts in what fetch_step() returned.
   virtual TaskLoss forward(std::size_t index) = 0;
+
+  /// Whether the tensors of one of them have the shapes of what is held, so that it can be held.
+  virtual bool can_hold(std::size_t index) const = 0;
+  /// Copies them to tensors that stay where they are, for what is recorded.
+  virtual void hold(std::size_t index) = 0;
+  virtual TaskLoss forward_held() = 0;
 };
 
 /// The same for an evaluation.

@@ -31,7 +31,8 @@ void label_shifts(const HeadRows& of, float* shifts, Stream stream);
 
 /// `losses[row]` becomes log(sum(exp(logits))) - logits[label]. The gradient of the sum of losses
 /// with regard to logits is factors[row] * exponentials[row], of which that of the label is changed
-/// here; so the head's gradient is exponentials^T * scaled, where `scaled` are rows times factors.
+/// here, each within one rounding of bfloat16; so the head's gradient is exponentials^T * scaled,
+/// where `scaled` are rows times factors.
 /// Losses and gradients of rows that are ignored are 0; where a label is not in the vocabulary, the
 /// gradient is 0 and the loss not a number, so that it is seen.
 ///

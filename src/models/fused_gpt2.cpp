@@ -229,12 +229,16 @@ bool is_recording() {
 // is through: nobody waits in between.
 class Count {
  public:
-  explicit Count(const at::Tensor& labels) {
+  explicit Count(const at::Tensor& labels) : device_(labels.ne(kIgnoredLabel).sum()) {
     if (is_recording()) return;
     host_ = at::empty({}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
-    host_.copy_(labels.ne(kIgnoredLabel).sum(), /*non_blocking=*/true);
+    host_.copy_(device_, /*non_blocking=*/true);
     copied_.record();
+    device_ = at::Tensor();
   }
+
+  /// Defined while a graph is recorded.
+  const at::Tensor& on_device() const { return device_; }
 
   double value() {
     if (!host_.defined()) return std::numeric_limits<double>::quiet_NaN();
@@ -243,7 +247,7 @@ class Count {
   }
 
  private:
-  at::Tensor host_;
+  at::Tensor device_, host_;
   at::cuda::CUDAEvent copied_;
 };
 
@@ -344,7 +348,7 @@ Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Options& options,
   }
   const at::Tensor sum = Head::apply(x, weights.ln_f.weight, weights.ln_f.bias, weights.head(),
                                      flat_labels, call, config.layer_norm_epsilon);
-  return {.sum = sum, .count = count.value()};
+  return {.sum = sum, .count = count.value(), .counted = count.on_device()};
 }
 
 }  // namespace lockstep

@@ -93,6 +93,11 @@ at::Tensor combined_scale(double scale, const at::Tensor& scale_tensor, const at
 
 }  // namespace
 
+// The quotient is a reciprocal times a number, as Python computes it.
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm) {
+  return norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+}
+
 at::Tensor clip_grad_norm(const std::vector<NamedParameter>& parameters,
                           const ClipGradOptions& options) {
   const at::NoGradGuard no_grad;
@@ -112,9 +117,8 @@ at::Tensor clip_grad_norm(const std::vector<NamedParameter>& parameters,
   if (options.error_if_nonfinite) {
     check_finite(parameters, norm);
   }
-  // Multiplying by 1 where nothing is to be clipped is cheaper than asking the device whether. The
-  // quotient is a reciprocal times a number, as Python computes it.
-  at::Tensor factor = norm.add(1e-6).reciprocal().mul(options.max_norm).clamp_max(1.0);
+  // Multiplying by 1 where nothing is to be clipped is cheaper than asking the device whether.
+  const at::Tensor factor = clip_factor(norm, options.max_norm);
   multiply(gradients, scale.defined() ? factor.mul(scale) : factor);
   return norm;
 }

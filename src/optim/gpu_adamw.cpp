@@ -42,7 +42,9 @@ bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options) {
   const c10::Device device = batch.parameters.front().device();
   const at::Tensor rate = arguments.lr.empty() ? at::Tensor() : arguments.lr.front();
   if (!device.is_cuda() || (rate.defined() && !is_float_on(rate, device))) return false;
-  if (arguments.found_inf.defined() && !is_float_on(arguments.found_inf, device)) return false;
+  for (const at::Tensor& number : {arguments.found_inf, arguments.grad_factor}) {
+    if (number.defined() && !is_float_on(number, device)) return false;
+  }
   for (std::size_t i = 0; i < batch.parameters.size(); ++i) {
     if (!fits(batch, i)) return false;
   }
@@ -71,6 +73,7 @@ bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options) {
                   .beta2 = options.betas[1],
                   .epsilon = options.eps,
                   .weight_decay = options.weight_decay,
+                  .gradient_scale = scalar(arguments.grad_factor),
                   .found_inf = scalar(arguments.found_inf)},
                  c10::cuda::getCurrentCUDAStream());
   for (std::size_t i = 0; i < batch.parameters.size(); ++i) {

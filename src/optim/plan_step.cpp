@@ -58,6 +58,9 @@ void check_arguments(const StepArguments& arguments, std::size_t group_count) {
   if (arguments.grad_scale.defined()) {
     check_scalar("grad_scale", arguments.grad_scale);
   }
+  if (arguments.grad_factor.defined()) {
+    check_scalar("grad_factor", arguments.grad_factor);
+  }
   if (arguments.found_inf.defined()) {
     check_scalar("found_inf", arguments.found_inf);
   }
@@ -125,6 +128,7 @@ StepArguments arguments_on(const at::Device& device, const StepArguments& argume
     return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : at::Tensor();
   };
   local.grad_scale = move(arguments.grad_scale);
+  local.grad_factor = move(arguments.grad_factor);
   local.found_inf = move(arguments.found_inf);
   if (!arguments.lr.empty()) {
     local.lr = {move(arguments.lr[group])};

@@ -2,6 +2,7 @@
 #include <variant>
 
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -28,8 +29,15 @@ void with_lr(const FusedBatch& batch, double lr, Kernel&& kernel) {
   }
 }
 
+// For kernels that know of no factor.
+void multiply_gradients(const FusedBatch& batch) {
+  const at::Tensor& factor = batch.arguments.grad_factor;
+  if (factor.defined()) at::_foreach_mul_(batch.gradients, factor);
+}
+
 void run(const FusedBatch& batch, const SGDOptions& options) {
   const auto& arguments = batch.arguments;
+  multiply_gradients(batch);
   const auto buffers = batch.state.empty() ? at::TensorList() : at::TensorList(batch.state[0]);
   with_lr(batch, options.lr, [&](const auto& lr) {
     at::_fused_sgd_(batch.parameters, batch.gradients, buffers, options.weight_decay,
@@ -49,6 +57,7 @@ bool done_by_own_kernel(const FusedBatch&, const AdamOptions&) {
 template <typename Options>
 void run_in_aten(const FusedBatch& batch, const Options& options) {
   const auto& arguments = batch.arguments;
+  multiply_gradients(batch);
   const auto& steps = batch.state[0];
   const auto maxima = options.amsgrad ? at::TensorList(batch.state[3]) : at::TensorList();
   with_lr(batch, options.lr, [&](const auto& lr) {

@@ -25,13 +25,21 @@ void backward(const at::Tensor& loss) {
   loss.backward(at::full_like(loss, NAN));
 }
 
+void for_each_tensor(TaskLoss& loss, const std::function<void(at::Tensor&)>& change) {
+  change(loss.value);
+  if (loss.counted.defined()) change(loss.counted);
+  for (auto& [name, metric] : loss.metrics) change(metric.sum);
+}
+
 }  // namespace
 
 void SlotLoss::add(const TaskLoss& loss, std::int64_t samples) {
   const auto count = static_cast<double>(samples);
   // After backward nothing hangs on the loss any more, so it need not be detached.
-  losses_.push_back(
-      {.value = loss.value, .factor = loss.count ? 1 : count, .count = loss.count.value_or(count)});
+  losses_.push_back({.value = loss.value,
+                     .factor = loss.count ? 1 : count,
+                     .count = loss.count.value_or(count),
+                     .counted = loss.counted});
   for (const auto& [name, metric] : loss.metrics) {
     metrics_[name].push_back({.value = metric.sum.detach(), .factor = 1, .count = metric.count});
   }
@@ -41,7 +49,7 @@ SlotLoss::Sum SlotLoss::sum_of(const std::vector<Part>& parts) {
   Sum total;
   for (const Part& part : parts) {
     total.sum += part.value.item<double>() * part.factor;
-    total.count += part.count;
+    total.count += part.counted.defined() ? part.counted.item<double>() : part.count;
   }
   return total;
 }
@@ -55,7 +63,7 @@ std::map<std::string, SlotLoss::Sum> SlotLoss::metrics() const {
 GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
                            const SlotShare& share, StepClock& clock,
                            const std::shared_ptr<GradientCompression>& compression,
-                           bool formed_again)
+                           StepGraphs* graphs, bool formed_again)
     : world_(world),
       task_(task),
       options_(options),
@@ -65,17 +73,14 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
       counts_(task.counts() || !sized_),
       dealt_alike_(task.data().options().dealing == Dealing::kEven &&
                    !task.data().options().batch_sampler),
-      parameters_(named_parameters(*task.module())) {
+      parameters_(named_parameters(*task.module())),
+      graphs_(graphs) {
   if (task_.sharded() != nullptr) return;
   if (share_.one_each() && share_.slots > 1) {
-    DistributedDataParallelOptions ddp = options.ddp;
-    ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
-    ddp.init_sync = ddp.init_sync && !formed_again;
-    task_.distribute(world_, ddp);
-    if (compression) {
-      task_.engine()->register_comm_hook(compression);
-    } else if (const auto* hook = std::get_if<CommHook>(&options.compression)) {
-      task_.engine()->register_comm_hook(*hook);
+    if (graphs_ == nullptr) {
+      distribute(compression, formed_again);
+    } else {
+      graphs_->on_stream([&] { distribute(compression, formed_again); });
     }
   } else {
     task_.stop_distributing();  // there may have been a process for each slot before
@@ -84,6 +89,19 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
     std::vector<at::Tensor> tensors;
     for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
     slot_gradients_ = std::make_unique<SlotGradients>(world_.group(), share_, std::move(tensors));
+  }
+}
+
+void GradientStep::distribute(const std::shared_ptr<GradientCompression>& compression,
+                              bool formed_again) {
+  DistributedDataParallelOptions ddp = options_.ddp;
+  ddp.broadcast_buffers = false;  // StepTransactions does, at the end of each step
+  ddp.init_sync = ddp.init_sync && !formed_again;
+  task_.distribute(world_, ddp);
+  if (compression) {
+    task_.engine()->register_comm_hook(compression);
+  } else if (const auto* hook = std::get_if<CommHook>(&options_.compression)) {
+    task_.engine()->register_comm_hook(*hook);
   }
 }
 
@@ -151,6 +169,63 @@ std::optional<std::chrono::nanoseconds> GradientStep::reduced_since(bool reduced
   return reduced && engine != nullptr ? engine->since_last_bucket() : std::nullopt;
 }
 
+TaskLoss GradientStep::forward(const std::function<TaskLoss()>& forward) const {
+  std::optional<Autocast> autocast;
+  if (const auto type = autocast_type(options_.precision)) {
+    autocast.emplace(AutocastOptions{.device_type = world_.device().type(), .dtype = *type});
+  }
+  return forward();
+}
+
+// Whether the step is like the first one. Ranks whose steps are all of one kind at the same time
+// need not ask each other; others cannot be replayed.
+bool GradientStep::is_usual(const std::vector<StepBatch>& batches, const Weights& weights) {
+  if (!usual_) usual_ = {.weights = weights, .samples_in_batch = batches.front().samples};
+  if (!weights.even || weights != usual_->weights) return false;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const bool alike = batches[i].samples == usual_->samples_in_batch && task_.can_hold(i);
+    if (!alike && share_.slots > 1) {
+      throw InvalidArgument(
+          "cuda_graph: a batch has other shapes than those before; on several ranks all must have "
+          "the same, as the ranks replay together");
+    }
+    if (!alike) return false;
+  }
+  return true;
+}
+
+// The first micro-batch of a step sets gradients, others add to them, and the last reduces them.
+TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const Weights& weights,
+                              bool first, bool last) {
+  const std::string part =
+      concat("gradients", first ? " of the first" : "", last ? " and last" : "");
+  Recorded& recorded = recorded_[part];
+  task_.hold(index);
+  graphs_->run(part, [&] {
+    recorded = {};
+    recorded.loss = forward([this] { return task_.forward_held(); });
+    const bool is_count_known = !recorded.loss.count || std::isfinite(*recorded.loss.count);
+    if (!is_count_known && !recorded.loss.counted.defined()) {
+      throw InvalidArgument(
+          "cuda_graph: the loss function has no count while it is recorded; give "
+          "LossSum::counted");
+    }
+    backward(objective(recorded.loss, batch, weights));
+    // What autograd has left of this step would be in the way of the next one.
+    for_each_tensor(recorded.loss, [](at::Tensor& tensor) { tensor = tensor.detach(); });
+    for (const auto& parameter : parameters_) {
+      recorded.gradients.push_back(parameter.tensor.grad());
+    }
+  });
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.mutable_grad() = recorded.gradients[i];
+  }
+  // The next replay writes where this one did.
+  TaskLoss loss = recorded.loss;
+  for_each_tensor(loss, [](at::Tensor& tensor) { tensor = tensor.clone(); });
+  return loss;
+}
+
 void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first,
                                     std::size_t last, std::int64_t step, const Weights& weights,
                                     const ScaleLoss& scale_loss, bool reduce, SlotLoss& total) {
@@ -169,17 +244,16 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
                               .micro_batch = batch.address.micro_batch},
                              device);
     TaskLoss loss;
-    {
-      std::optional<Autocast> autocast;
-      if (const auto type = autocast_type(options_.precision)) {
-        autocast.emplace(AutocastOptions{.device_type = device.type(), .dtype = *type});
-      }
-      loss = task_.forward(i);
+    const bool recorded = reduce && graphs_ != nullptr && graphs_->is_usual();
+    if (recorded) {
+      loss = replay(i, batch, weights, /*first=*/i == first, reduces);
+    } else {
+      loss = forward([&] { return task_.forward(i); });
+      clock_.mark(&StepTimes::forward);
+      backward(scale_loss(objective(loss, batch, weights)));
     }
-    clock_.mark(&StepTimes::forward);
-    backward(scale_loss(objective(loss, batch, weights)));
     clock_.mark(&StepTimes::backward);
-    if (const auto waited = reduced_since(reduce && i + 1 == last)) {
+    if (const auto waited = reduced_since(reduces && !recorded)) {
       clock_.move(&StepTimes::backward, &StepTimes::reduce, *waited);
     }
     total.add(loss, batch.samples);
@@ -194,6 +268,7 @@ StepGradients GradientStep::compute(StepTransactions::Step& transaction,
                        .samples = weights.samples,
                        .knows_all_samples = sized_,
                        .divide_by_count = counts_};
+  if (graphs_ != nullptr) graphs_->begin_step(is_usual(batches, weights));
   zero_grad();
   if (slot_gradients_) slot_gradients_->discard();
   for (std::size_t first = 0; first < batches.size();) {

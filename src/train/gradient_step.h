@@ -16,6 +16,7 @@
 #include "train/slot_gradients.h"
 #include "train/slots.h"
 #include "train/step_clock.h"
+#include "train/step_graphs.h"
 
 namespace lockstep {
 
@@ -37,6 +38,7 @@ class SlotLoss {
     at::Tensor value;
     double factor = 1;  // of the value
     double count = 0;
+    at::Tensor counted = {};  // in place of `count`
   };
   static Sum sum_of(const std::vector<Part>& parts);
 
@@ -58,10 +60,11 @@ struct StepGradients {
 class GradientStep {
  public:
   /// `formed_again`: the ranks hold the same parameters, and know it.
-  /// `compression` may be null.
+  /// `compression` may be null, and so may `graphs`, which outlive this.
   GradientStep(World& world, TrainingTask& task, const TrainerOptions& options,
                const SlotShare& share, StepClock& clock,
-               const std::shared_ptr<GradientCompression>& compression, bool formed_again);
+               const std::shared_ptr<GradientCompression>& compression, StepGraphs* graphs,
+               bool formed_again);
 
   /// How the loss is changed before backward, for float16; by default not at all.
   using ScaleLoss = std::function<at::Tensor(const at::Tensor&)>;
@@ -80,12 +83,28 @@ class GradientStep {
     bool even = true;          // every batch of the step has as many samples
     std::int64_t samples = 0;  // of all slots
     std::int64_t micro_batches = 1;
+    bool operator==(const Weights&) const = default;
+  };
+  /// What every step has in common that is replayed.
+  struct Usual {
+    Weights weights;
+    std::int64_t samples_in_batch = 0;
+  };
+  /// What the work on a micro-batch left when it was recorded.
+  struct Recorded {
+    TaskLoss loss;
+    std::vector<at::Tensor> gradients;
   };
   Weights weights_of(const std::vector<StepBatch>& batches) const;
   at::Tensor objective(const TaskLoss& loss, const StepBatch& batch, const Weights& weights) const;
   void backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first, std::size_t last,
                         std::int64_t step, const Weights& weights, const ScaleLoss& scale_loss,
                         bool reduce, SlotLoss& total);
+  TaskLoss forward(const std::function<TaskLoss()>& forward) const;
+  bool is_usual(const std::vector<StepBatch>& batches, const Weights& weights);
+  TaskLoss replay(std::size_t index, const StepBatch& batch, const Weights& weights, bool first,
+                  bool last);
+  void distribute(const std::shared_ptr<GradientCompression>& compression, bool formed_again);
   std::optional<std::chrono::nanoseconds> reduced_since(bool reduced) const;
   std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;
   void zero_grad();
@@ -100,6 +119,9 @@ class GradientStep {
   bool dealt_alike_;  // in each micro-batch all slots have as many samples
   std::vector<NamedParameter> parameters_;
   std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots
+  StepGraphs* graphs_;                             // null: nothing is recorded
+  std::optional<Usual> usual_;
+  std::map<std::string, Recorded> recorded_;
 };
 
 }  // namespace lockstep

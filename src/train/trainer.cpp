@@ -1,5 +1,6 @@
 #include "lockstep/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -54,6 +55,22 @@ void validate(const TrainerOptions& options) {
     }
     if (options.precision == Precision::fp16_autocast) {
       refuse("fp16_autocast and shard: the scale of the loss is not agreed on; use bf16_autocast");
+    }
+  }
+  if (options.cuda_graph) {
+    if (options.shard) refuse("cuda_graph and shard: parts are brought together by the host");
+    if (options.precision == Precision::fp16_autocast) {
+      refuse("cuda_graph and fp16_autocast: the scale of the loss changes; use bf16_autocast");
+    }
+    if (!std::holds_alternative<std::monostate>(options.compression)) {
+      refuse("cuda_graph and compression: the host takes part in it");
+    }
+    if (options.ddp.find_unused_parameters || options.ddp.static_graph) {
+      refuse("cuda_graph and find_unused_parameters or static_graph: the host takes part in them");
+    }
+    const auto* cycle = std::get_if<OneCycleSchedule>(&options.schedule);
+    if (cycle != nullptr && cycle->cycle_momentum) {
+      refuse("cuda_graph and a schedule of the momentum; set cycle_momentum to false");
     }
   }
   if (options.devices > 1 && !options.gather_at_end) {
@@ -166,6 +183,15 @@ TrainResult run_in_processes(int count, torch::nn::Module& module,
 }
 
 }  // namespace
+
+bool detail::have_same_shapes(const std::vector<const at::Tensor*>& some,
+                              const std::vector<const at::Tensor*>& others) {
+  return std::ranges::equal(some, others, [](const at::Tensor* one, const at::Tensor* other) {
+    if (!one->defined() || !other->defined()) return one->defined() == other->defined();
+    return one->sizes() == other->sizes() && one->scalar_type() == other->scalar_type() &&
+           one->device() == other->device();
+  });
+}
 
 Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {
   validate(options_);

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/api/include/torch/nn/module.h>
 
+#include "comm/group_impl.h"
 #include "comm/places.h"
 #include "comm/recovery.h"
 #include "lockstep/sync_batch_norm.h"
@@ -110,9 +111,39 @@ TrainerCore::~TrainerCore() = default;
 // What computes a step in the world as it is now.
 void TrainerCore::make_step_parts(bool formed_again) {
   sums_ = std::make_unique<SlotSums>(world_.group(), share_);
+  gradients_.reset();
+  graphs_ = make_graphs();
   gradients_ = std::make_unique<GradientStep>(world_, task_, options_, share_, clock_,
-                                              state_->compression(), formed_again);
+                                              state_->compression(), graphs_.get(), formed_again);
   transactions_ = std::make_unique<StepTransactions>(world_.group(), module_);
+}
+
+std::unique_ptr<StepGraphs> TrainerCore::make_graphs() const {
+  // c10d measures the first ten steps of a reducer, and waits for the GPU to do so.
+  constexpr int kWarmUps = 3, kWarmUpsOfReducer = 12;
+  if (!options_.cuda_graph) return nullptr;
+  const at::Device device = world_.device();
+  if (!device.is_cuda()) {
+    throw InvalidArgument(
+        concat("Trainer: cuda_graph is set, and this rank computes on ", device.str()));
+  }
+  if (!share_.one_each()) {
+    throw InvalidArgument(concat("Trainer: cuda_graph needs a process for each slot: there are ",
+                                 share_.slots, " slots and ", world_.world_size(), " processes"));
+  }
+  if (share_.slots == 1) return std::make_unique<StepGraphs>(StepGraphs::Options{kWarmUps});
+  if (world_.group().impl()->serves_on_host(device) ||
+      options_.ddp.reduction == Reduction::ordered) {
+    throw InvalidArgument(
+        "Trainer: cuda_graph on several ranks needs NCCL and its own order of addition: only that "
+        "can be recorded");
+  }
+  if (!task_.data().steps_per_epoch()) {
+    throw InvalidArgument(
+        "Trainer: cuda_graph on several ranks needs a dataset: a stream does not tell what the "
+        "others have");
+  }
+  return std::make_unique<StepGraphs>(StepGraphs::Options{kWarmUpsOfReducer});
 }
 
 // What cannot be seen from the options alone.

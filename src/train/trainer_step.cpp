@@ -4,7 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <c10/util/ScopeExit.h>
 
 #include "comm/recovery.h"
 #include "control/progress_meter.h"
@@ -35,6 +38,12 @@ constexpr std::chrono::milliseconds kTalkEvery{250};
 constexpr std::int64_t kMostStepsBetweenTalks = 1000;
 constexpr double kSmallestScale = 0x1p-30;
 
+// Where it is already, if it is.
+void set_number(at::Tensor& number, double value, c10::Device device) {
+  if (!number.defined()) number = at::empty({}, at::TensorOptions(at::kFloat).device(device));
+  number.fill_(value);
+}
+
 }  // namespace
 
 void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
@@ -49,6 +58,10 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
 
   if (const auto& compression = state_->compression()) compression->abort();  // of a step cut short
   auto transaction = transactions_->begin();
+  // Before the transaction aborts a broken group, which waits for what is recorded of it.
+  auto forget = c10::make_scope_exit([this] {
+    if (graphs_ != nullptr) graphs_->forget();
+  });
   const StepGradients gradients =
       gradients_->compute(transaction, batches, position.step, scale_loss);
   const bool log = logs(position.step);
@@ -61,6 +74,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   clock_.mark(&StepTimes::reduce);
 
   StepArguments arguments;
+  if (graphs_ != nullptr) arguments.lr = rates_on_gpu();
   const double norm = normalize(gradients, totals, arguments);
   const bool finite = std::isfinite(norm);
   StepReport report{.lr = state_->optimizer().lr(), .grad_norm = norm, .skipped = !finite};
@@ -70,6 +84,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
     on_non_finite(transaction, batches, scale_loss);
     if (reason_) return;
   }
+  forget.release();
   clock_.mark(&StepTimes::update);
   if (const auto times = clock_.end_step()) tell_launcher(*times);
   advance(batches, totals);
@@ -129,6 +144,10 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
     }
     return norm / divisor;
   }
+  if (world_.device().is_cuda() && scaler == nullptr) {
+    return normalize_on_gpu(gradients.divide_by_count ? std::optional(divisor) : std::nullopt,
+                            arguments);
+  }
   if (options_.clip_grad_norm > 0) {
     return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
         .item<double>();
@@ -143,6 +162,40 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
   return norm;
 }
 
+// Gradients are multiplied by whoever uses them, which saves a pass over them.
+double TrainerCore::normalize_on_gpu(std::optional<double> divisor, StepArguments& arguments) {
+  const at::NoGradGuard no_grad;
+  OnGpu& here = on_gpu();
+  if (divisor) set_number(here.divisor_inverse, 1 / *divisor, world_.device());
+  part_of_step("norm", [&] {
+    here.norm = grad_norm(state_->parameters()).to(at::kFloat);
+    if (divisor) here.norm = here.norm.mul(here.divisor_inverse);
+    if (options_.clip_grad_norm > 0) {
+      here.grad_factor = clip_factor(here.norm, options_.clip_grad_norm);
+      if (divisor) here.grad_factor = here.grad_factor.mul(here.divisor_inverse);
+    } else {
+      here.grad_factor = here.divisor_inverse;
+    }
+  });
+  arguments.grad_factor = here.grad_factor;
+  return here.norm.item<double>();
+}
+
+// A graph would not see numbers of the host's change.
+std::vector<at::Tensor> TrainerCore::rates_on_gpu() {
+  const Optimizer& optimizer = state_->optimizer();
+  std::vector<at::Tensor>& rates = on_gpu().lr;
+  rates.resize(optimizer.groups().size());
+  for (std::size_t group = 0; group < rates.size(); ++group) {
+    set_number(rates[group], optimizer.lr(group), world_.device());
+  }
+  return rates;
+}
+
+void TrainerCore::part_of_step(const std::string& name, const std::function<void()>& work) {
+  graphs_ != nullptr ? graphs_->run(name, work) : work();
+}
+
 void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArguments& arguments) {
   if (const auto& compression = state_->compression()) compression->mirror(world_.group());
   const auto update = [&] {
@@ -151,7 +204,7 @@ void TrainerCore::commit_step(StepTransactions::Step& transaction, const StepArg
       scaler->step(state_->optimizer());
       scaler->update();
     } else {
-      state_->update(arguments);
+      part_of_step("update", [&] { state_->update(arguments); });
     }
     if (Ema* ema = state_->ema()) ema->update();
     ++updates_;

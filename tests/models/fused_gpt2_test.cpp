@@ -8,9 +8,9 @@
 #include "kernels/tile_attention.h"
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
+#include "lockstep/graphed_step.h"
 #include "lockstep/optimizer.h"
 #include "tests/kernels/tensors.h"
-#include "train/graphed_step.h"
 
 // The fused path of GPT-2 against ATen's operators, on a GPU.
 using namespace lockstep;

@@ -10,10 +10,10 @@
 
 #include "lockstep/autocast.h"
 #include "lockstep/gpt2.h"
+#include "lockstep/graphed_step.h"
 #include "lockstep/optimizer.h"
 #include "optim/step_in_backward.h"
 #include "optim/weight_copies.h"
-#include "train/graphed_step.h"
 
 // Updates on a stream of their own beside backward, on a GPU.
 using namespace lockstep;

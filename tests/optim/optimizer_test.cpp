@@ -279,6 +279,22 @@ TEST(Optimizer, found_inf_skips_a_step_without_a_trace) {
   }
 }
 
+TEST(Optimizer, gradients_count_multiplied_by_a_factor) {
+  for (const OptimizerOptions& options : kOptions) {
+    auto one = torch::randn({3, 4}).requires_grad_();
+    auto other = one.detach().clone().requires_grad_();
+    auto with_factor = make_optimizer({NamedParameter{"w", one}}, options);
+    auto plain = make_optimizer({NamedParameter{"w", other}}, options);
+    for (int step = 0; step < 3; ++step) {
+      one.mutable_grad() = torch::randn({3, 4});
+      other.mutable_grad() = one.grad() * 0.3f;
+      with_factor->step({.grad_factor = torch::full({}, 0.3f)});
+      plain->step();
+      EXPECT_TRUE(torch::equal(one, other)) << options.index();
+    }
+  }
+}
+
 TEST(Optimizer, a_learning_rate_on_the_device_replaces_the_groups_own) {
   for (const OptimizerOptions& options : kOptions) {
     Net tensor_lr;

@@ -7,10 +7,13 @@
 #include <torch/torch.h>
 
 #include "lockstep/loader.h"
+#include "lockstep/store.h"
 #include "tests/core/temporary_folder.h"
 #include "tests/support/ranks.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
+using lockstep::testing::refusal;
 using lockstep::testing::TemporaryFolder;
 
 namespace {
@@ -116,6 +119,23 @@ TEST(Trainer, sums_and_counts_equal_means_where_all_count_alike) {
       },
       options);
   EXPECT_TRUE(same(by_mean, by_sum)) << "all factors are powers of two";
+}
+
+TEST(Trainer, what_was_counted_on_the_device_counts) {
+  auto by_host = new_model(), by_device = new_model();
+  Loader data(Line{}, {.batch_size = 8});
+  const auto loss = [](bool on_device) {
+    return [on_device](auto& model, const auto& batch) {
+      const auto error = (model(batch.first) - batch.second).square();
+      const auto counted = batch.first.select(1, 0).gt(0.5).sum() + 1;
+      if (on_device) return LossSum{.sum = error.sum(), .count = NAN, .counted = counted};
+      return LossSum{.sum = error.sum(), .count = counted.template item<double>()};
+    };
+  };
+  const TrainerOptions options = quiet({.epochs = 2, .accumulate = 2});
+  fit(by_host, data, loss(false), options);
+  fit(by_device, data, loss(true), options);
+  EXPECT_TRUE(same(by_host, by_device));
 }
 
 TEST(Trainer, callbacks_hear_of_everything_in_order) {
@@ -387,8 +407,28 @@ TEST(Trainer, options_that_contradict_each_other_are_refused) {
   EXPECT_THROW(Trainer({.steps = 1, .accumulate = 0}), InvalidArgument);
   EXPECT_THROW(Trainer({.steps = 1, .ema_decay = 1}), InvalidArgument);
   EXPECT_THROW(Trainer({.steps = 1, .devices = 0}), InvalidArgument);
+  for (const TrainerOptions& beside : {
+           TrainerOptions{.precision = Precision::fp16_autocast},
+           TrainerOptions{.ddp = {.find_unused_parameters = true}},
+           TrainerOptions{.shard = ShardedOptions{}},
+           TrainerOptions{.compression = CommHook::bf16_compress},
+           TrainerOptions{.schedule = OneCycleSchedule{.total_steps = 9}},
+       }) {
+    TrainerOptions options = beside;
+    options.steps = 1;
+    const Trainer accepted(options);
+    options.cuda_graph = true;
+    EXPECT_NE(refusal([&] { Trainer refused(options); }).find("cuda_graph and"), std::string::npos);
+  }
   auto model = new_model();
   Loader data(Line{}, {.batch_size = 8});
+  EXPECT_EQ(
+      refusal([&] {
+        World world = init(
+            {.store = Store::tcp({.serve = true}), .device = "cpu", .rank = 0, .world_size = 1});
+        Trainer(world, quiet({.steps = 1, .cuda_graph = true})).fit(model, data, kSquaredError);
+      }),
+      "Trainer: cuda_graph is set, and this rank computes on cpu");
   EXPECT_THROW(fit(model, data, kSquaredError, quiet({.steps = 1, .watch = {.patience = 1}})),
                InvalidArgument);
   EXPECT_THROW(

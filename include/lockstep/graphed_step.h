@@ -12,22 +12,23 @@ struct GraphedStepOptions {
 };
 
 /// Work on a GPU that is the same each time: recorded once as a CUDA graph, then replayed, so that
-/// a step of hundreds of kernels costs the host one call.
+/// a step of hundreds of kernels costs the host one call. For training loops of one process;
+/// TrainerOptions::cuda_graph does it for the Trainer, on several ranks, too.
 ///
 ///     at::Tensor ids = ..., labels = ...;  // stay where they are; copy_() new ones into them
 ///     lockstep::GraphedStep step([&] {
 ///       optimizer.zero_grad();
 ///       lockstep::Gpt2Loss loss = model->forward(ids, labels);
 ///       (loss.sum / tokens).backward();
-///       optimizer.step();
+///       optimizer.step({.lr = {rate}});  // a tensor on the device: fill_() it
 ///     });
 ///     step.run();
 ///
 /// What is recorded: every kernel with its addresses and numbers. So the work must not wait for the
 /// device nor ask it for a value, shapes may not change, and what changes from step to step (such
-/// as a learning rate) must be in a tensor. Thread rule: one thread.
+/// as a learning rate) must be in a tensor. The memory that it takes stays its own.
 ///
-/// For benchmarks so far: it becomes public with a training run that compares it, step for step.
+/// Thread rule: one thread.
 class GraphedStep {
  public:
   /// Throws Error where lockstep was built without CUDA.
@@ -36,7 +37,8 @@ class GraphedStep {
   GraphedStep(const GraphedStep&) = delete;
   GraphedStep& operator=(const GraphedStep&) = delete;
 
-  /// Does the work once, in order with what was and will be launched on the current stream.
+  /// Does the work once, in order with what was and will be launched on the current stream. Throws
+  /// Error when it is to be recorded and waits for the device.
   void run();
 
   bool is_recorded() const;

@@ -1,0 +1,242 @@
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/autocast.h"
+#include "lockstep/ddp.h"
+#include "lockstep/gpt2.h"
+#include "lockstep/loader.h"
+#include "lockstep/module_state.h"
+#include "lockstep/optimizer.h"
+#include "lockstep/token_dataset.h"
+#include "lockstep/trainer.h"
+#include "tests/core/temporary_folder.h"
+#include "tests/support/ranks.h"
+#include "train/step_graphs.h"
+
+// Steps that are recorded as CUDA graphs and replayed, beside those that are not.
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+struct Points {
+  std::int64_t count = 70;
+  std::int64_t size() const { return count; }
+  std::pair<at::Tensor, at::Tensor> get(std::int64_t index) const {
+    const at::Tensor x = torch::arange(16, torch::kFloat).add(index).mul(0.7).sin();
+    return {x, x.sum().reshape({1})};
+  }
+};
+
+// With all that a step may change besides parameters: random numbers, and statistics.
+torch::nn::Sequential new_net() {
+  torch::manual_seed(5);
+  return torch::nn::Sequential(torch::nn::Linear(16, 64), torch::nn::BatchNorm1d(64),
+                               torch::nn::GELU(), torch::nn::Dropout(0.2),
+                               torch::nn::Linear(64, 1));
+}
+
+constexpr auto kSquaredError = [](auto& model, const auto& batch) {
+  return torch::mse_loss(model(batch.first), batch.second);
+};
+
+struct Losses : Callback {
+  void on_step(const StepReport& report) override {
+    values.push_back(report.loss.value());
+    norms.push_back(report.grad_norm);
+  }
+  std::vector<double> values, norms;
+};
+
+struct Trained {
+  std::vector<double> losses, norms;
+  State state;
+};
+
+template <typename Model, typename Data, typename Loss>
+Trained run_of(const Model& model, Data&& data, Loss loss, TrainerOptions options) {
+  const auto reports = std::make_shared<Losses>();
+  options.callbacks = {reports};
+  options.log_every = 1;
+  options.progress = false;
+  fit(model, data, loss, options);
+  return {reports->values, reports->norms, module_state(*model)};
+}
+
+void expect_same(const Trained& some, const Trained& others) {
+  EXPECT_EQ(some.losses, others.losses);
+  EXPECT_EQ(some.norms, others.norms);
+  for (const auto& [name, tensor] : others.state.tensors) {
+    EXPECT_TRUE(tensor.equal(some.state.tensors.at(name))) << name;
+  }
+}
+
+TrainerOptions net_options(bool graph) {
+  return {.epochs = 4,
+          .optimizer = AdamWOptions{.lr = 0.01},
+          .schedule = CosineSchedule{.total_steps = 36},
+          .cuda_graph = graph};
+}
+
+// Series that can be learned, with some tokens that no loss is taken of.
+struct Series {
+  std::int64_t size() const { return 24 * 12; }
+  TokenBlock get(std::int64_t index) const {
+    const at::Tensor all = torch::arange(257) + index % 40;
+    at::Tensor labels = all.narrow(0, 1, 256).clone();
+    labels.narrow(0, 0, index % 7 + 1).fill_(kIgnoredLabel);
+    return {.input = all.narrow(0, 0, 256).clone(), .labels = labels};
+  }
+};
+
+// Large enough for tiles of our own, whose sums have one order.
+Gpt2 new_gpt2() {
+  return Gpt2(Gpt2Config{.vocab_size = 1500,
+                         .n_positions = 256,
+                         .n_embd = 128,
+                         .n_layer = 2,
+                         .n_head = 2,
+                         .embd_pdrop = 0,
+                         .attn_pdrop = 0,
+                         .resid_pdrop = 0},
+              Gpt2Options{.seed = 5});
+}
+
+constexpr auto kTokenLoss = [](auto& model, const TokenBlock& batch) {
+  const Gpt2Loss loss = model(batch.input, batch.labels);
+  return LossSum{.sum = loss.sum, .count = loss.count, .counted = loss.counted};
+};
+
+}  // namespace
+
+// The last batch of each epoch is smaller, and computed as it is.
+TEST(CudaGraph, the_trainer_has_the_bits_of_steps_that_are_not_recorded) {
+  const auto run = [](TrainerOptions options) {
+    return run_of(new_net(), Loader(Points{}, {.batch_size = 8, .shuffle = true}), kSquaredError,
+                  std::move(options));
+  };
+  const Trained plain = run(net_options(false)), graphed = run(net_options(true));
+  EXPECT_EQ(plain.losses.size(), 36U);
+  expect_same(graphed, plain);
+
+  TrainerOptions with_all = net_options(true);
+  with_all.accumulate = 3;
+  with_all.clip_grad_norm = 0.5;
+  with_all.ema_decay = 0.9;
+  with_all.epochs = 8;
+  TrainerOptions as_it_is = with_all;
+  as_it_is.cuda_graph = false;
+  const Trained both[] = {run(with_all), run(as_it_is)};
+  EXPECT_LT(both[0].losses.back(), both[0].losses.front());
+  expect_same(both[0], both[1]);
+}
+
+TEST(CudaGraph, a_run_that_was_stopped_goes_on_with_the_same_bits) {
+  const TemporaryFolder folder;
+  const auto run = [&](const char* name, std::int64_t steps) {
+    TrainerOptions options = net_options(true);
+    options.steps = steps;
+    options.snapshots.directory = folder / name;
+    return run_of(new_net(), Loader(Points{}, {.batch_size = 8, .shuffle = true}), kSquaredError,
+                  std::move(options));
+  };
+  const Trained whole = run("whole", 30);
+  run("parts", 13);
+  const Trained rest = run("parts", 30);
+  EXPECT_EQ(rest.losses.size(), 17U);
+  for (const auto& [name, tensor] : whole.state.tensors) {
+    EXPECT_TRUE(tensor.equal(rest.state.tensors.at(name))) << name;
+  }
+}
+
+TEST(CudaGraph, gpt2_counts_its_tokens_on_the_device) {
+  const auto run = [](bool graph, double clip) {
+    return run_of(new_gpt2(), Loader(Series{}, {.batch_size = 24, .shuffle = true}), kTokenLoss,
+                  {.epochs = 3,
+                   .optimizer = AdamWOptions{.lr = 1e-3},
+                   .clip_grad_norm = clip,
+                   .precision = Precision::bf16_autocast,
+                   .cuda_graph = graph});
+  };
+  for (const double clip : {0.0, 1.0}) {
+    const Trained graphed = run(true, clip), plain = run(false, clip);
+    ASSERT_EQ(graphed.losses.size(), 36U);
+    for (std::size_t i = 0; i < plain.losses.size(); ++i) {
+      EXPECT_NEAR(graphed.losses[i], plain.losses[i], 1e-3 * plain.losses[i]) << i;
+    }
+    EXPECT_LT(graphed.losses.back(), 0.8 * graphed.losses.front());
+  }
+}
+
+TEST(CudaGraph, tells_of_a_loss_that_waits_for_the_gpu) {
+  const auto waits = [](auto& model, const auto& batch) {
+    const at::Tensor loss = torch::mse_loss(model(batch.first), batch.second);
+    return loss.template item<double>() < 0 ? -loss : loss;
+  };
+  std::string message;
+  try {
+    run_of(new_net(), Loader(Points{}, {.batch_size = 10}), waits, net_options(true));
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("cannot be recorded as a CUDA graph"), std::string::npos) << message;
+  // And the GPU can be used as before.
+  const Trained plain =
+      run_of(new_net(), Loader(Points{}, {.batch_size = 10}), kSquaredError, net_options(false));
+  EXPECT_TRUE(std::isfinite(plain.losses.back()));
+}
+
+// What DistributedDataParallel reduces by NCCL is a part of the graph, the update another: a step
+// can be given up in between.
+RANKS_TEST_WITH(CudaGraphOnNccl, reduces_inside_and_updates_apart, {.count = 1, .gpu = true}) {
+  World world = init();
+  const at::Tensor ids = Series().get(3).input.expand({24, 256}).contiguous().cuda();
+  const at::Tensor labels = ids.roll(-1, 1);
+  const auto mean_loss = [&](DistributedDataParallel<Gpt2Impl>& ddp) {
+    const Autocast autocast({.device_type = at::kCUDA, .dtype = at::kBFloat16});
+    return ddp(ids, labels).sum / static_cast<double>(ids.numel());
+  };
+  const DistributedDataParallelOptions how{.bucket_cap_mb = 0.05};
+
+  Gpt2 graphed = new_gpt2(), plain = new_gpt2();
+  graphed->to(world.device());
+  plain->to(world.device());
+  StepGraphs graphs({.warm_ups = 12});
+  std::optional<DistributedDataParallel<Gpt2Impl>> in_graph;
+  graphs.on_stream([&] { in_graph.emplace(world, graphed.ptr(), how); });
+  DistributedDataParallel<Gpt2Impl> as_it_is(world, plain.ptr(), how);
+  AdamW of_graphed(named_parameters(*graphed), {.lr = 1e-3});
+  AdamW of_plain(named_parameters(*plain), {.lr = 1e-3});
+  at::Tensor loss;
+  double first = 0;
+  for (int step = 0; step < 30; ++step) {
+    const at::Tensor before = graphed->parameters()[0].detach().clone();
+    graphs.begin_step();
+    graphs.run("gradients", [&] {
+      in_graph->zero_grad();
+      at::Tensor mean = mean_loss(*in_graph);
+      mean.backward();
+      loss = mean.detach();
+    });
+    const double found = loss.item<double>();
+    if (step == 0) first = found;
+    EXPECT_EQ(graphs.is_recorded(), step >= 12);
+    EXPECT_TRUE(before.equal(graphed->parameters()[0]));
+    if (step == 20) continue;  // given up, on both sides
+    graphs.run("update", [&] { of_graphed.step(); });
+    EXPECT_FALSE(before.equal(graphed->parameters()[0]));
+
+    as_it_is.zero_grad();
+    const at::Tensor mean = mean_loss(as_it_is);
+    mean.backward();
+    of_plain.step();
+    EXPECT_NEAR(found, mean.item<double>(), 1e-2 * found) << "step " << step;
+  }
+  EXPECT_LT(loss.item<double>(), 0.8 * first);
+}
