@@ -48,6 +48,7 @@ class Run {
   void decide_place();
   void prepare();
   void check_vocabulary() const;
+  void check_graph() const;
   Data make_loader(const std::shared_ptr<const lockstep::TokenDataset>& blocks,
                    bool training) const;
   std::int64_t run_steps() const;
@@ -143,6 +144,7 @@ void Run::prepare() {
                                    .reports = is_main()});
   model_ = make_model(options_, corpus_->tokenizer);
   check_vocabulary();
+  check_graph();
   if (is_main()) directory_.make();
   if (!goes_on_ || !is_main()) return;
   directory_.check_same(model_->config(), corpus_->tokenizer);
@@ -157,6 +159,20 @@ void Run::check_vocabulary() const {
   throw InvalidArgument(concat("the data has token ", corpus_->largest_id,
                                ", but the model's vocabulary is ", vocabulary,
                                "; the tokenizer is not the model's"));
+}
+
+// Only the fused path can be recorded.
+void Run::check_graph() const {
+  if (!options_.cuda_graph) return;
+  if (world_.device().is_cpu()) throw InvalidArgument("--cuda-graph needs a GPU");
+  if (options_.dtype != "bf16-autocast") {
+    throw InvalidArgument(
+        concat("--cuda-graph needs --dtype bf16-autocast; it is ", options_.dtype));
+  }
+  const lockstep::Gpt2Config& config = model_->config();
+  if (config.embd_pdrop > 0 || config.attn_pdrop > 0 || config.resid_pdrop > 0) {
+    throw InvalidArgument("--cuda-graph needs --dropout 0; the model's configuration has dropout");
+  }
 }
 
 Data Run::make_loader(const std::shared_ptr<const lockstep::TokenDataset>& blocks,

@@ -4,7 +4,7 @@
 //               [shard] [profile]
 //
 // Prints one line of JSON: the steps' times in milliseconds, as the device saw them, their losses
-// and the most memory that was allocated. With `in_backward` weights are updated while backward
+// and the most memory that was reserved. With `in_backward` weights are updated while backward
 // goes on below them, not in a step after it; with `checkpoint` activations are computed again in
 // backward; with `shard` it is stage 1 of ShardedDataParallel on one rank of NCCL; with `profile`
 // also each kernel's name, calls and milliseconds in a step, and for how long none ran.

@@ -4,7 +4,7 @@
 //     gpt2_trainer MODEL BATCH TOKENS STEPS graph|launch
 //
 // Prints one line of JSON: the times of the last STEPS steps in milliseconds, from the end of one
-// to the end of the next, and the most memory that was allocated.
+// to the end of the next, and the most memory that was reserved.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

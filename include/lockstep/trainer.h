@@ -43,39 +43,26 @@ void move_to(Batch& batch, c10::Device device) {
 }
 
 template <typename Batch>
-auto tensors_of(Batch& batch) {
-  using Tensor = std::conditional_t<std::is_const_v<Batch>, const at::Tensor, at::Tensor>;
-  std::vector<Tensor*> tensors;
-  auto add = [&tensors](Tensor& tensor) { tensors.push_back(&tensor); };
+std::vector<at::Tensor*> tensors_of(Batch& batch) {
+  std::vector<at::Tensor*> tensors;
+  auto add = [&tensors](at::Tensor& tensor) { tensors.push_back(&tensor); };
   walk_tensors<false>(batch, add);
   return tensors;
 }
 
 // Whether the tensors of two batches have the same shapes and types.
-bool have_same_shapes(const std::vector<const at::Tensor*>& some,
-                      const std::vector<const at::Tensor*>& others);
+bool are_alike(const std::vector<at::Tensor*>& some, const std::vector<at::Tensor*>& others);
 
-template <typename Batch>
-bool alike(const Batch& one, const Batch& other) {
-  return have_same_shapes(tensors_of(one), tensors_of(other));
-}
-
-// Between batches that are alike.
-template <typename Batch>
-void copy_tensors(Batch& to, const Batch& from) {
-  const auto target = tensors_of(to);
-  const auto source = tensors_of(from);
-  for (std::size_t i = 0; i < target.size(); ++i) {
-    if (target[i]->defined()) target[i]->copy_(*source[i], /*non_blocking=*/true);
-  }
-}
+// The values of `batch` go to the tensors of `held`, which take their place in it.
+void move_into(const std::vector<at::Tensor*>& held, const std::vector<at::Tensor*>& batch);
 
 inline MetricSums as_metrics(MetricSums sums, double) {
   return sums;
 }
 inline MetricSums as_metrics(LossSum loss, double) {
   MetricSums sums = std::move(loss.metrics);
-  sums["loss"] = {.sum = std::move(loss.sum), .count = loss.count};
+  const double count = loss.counted.defined() ? loss.counted.item<double>() : loss.count;
+  sums["loss"] = {.sum = std::move(loss.sum), .count = count};
   return sums;
 }
 inline MetricSums as_metrics(const at::Tensor& mean, double samples) {
@@ -129,19 +116,19 @@ class TypedTask : public TrainingTask {
 
   TaskLoss forward(std::size_t index) override { return loss_of(batches_.at(index)); }
 
-  bool can_hold(std::size_t index) const override {
-    return std::copy_constructible<Batch> && (!held_ || alike(*held_, batches_.at(index)));
+  bool can_hold() const override { return std::copy_constructible<Batch>; }
+  bool is_like_held(std::size_t index) override {
+    Batch& pattern = held_ ? *held_ : batches_.front();
+    return are_alike(tensors_of(pattern), tensors_of(batches_.at(index)));
   }
   void hold(std::size_t index) override {
     if constexpr (std::copy_constructible<Batch>) {
-      if (held_) return copy_tensors(*held_, batches_.at(index));
-      held_.emplace(batches_.at(index));
-      auto clone = [](at::Tensor& tensor) {
-        if (tensor.defined()) tensor = tensor.clone();
-      };
-      walk_tensors<false>(*held_, clone);
+      Batch next(batches_.at(index));
+      move_into(held_ ? tensors_of(*held_) : std::vector<at::Tensor*>(), tensors_of(next));
+      held_.emplace(std::move(next));
     }
   }
+  void release_held() override { held_.reset(); }
   TaskLoss forward_held() override { return loss_of(*held_); }
 
  private:

@@ -123,10 +123,14 @@ class TrainingTask {
   /// The loss of one of them; `index` counts in what fetch_step() returned.
   virtual TaskLoss forward(std::size_t index) = 0;
 
-  /// Whether the tensors of one of them have the shapes of what is held, so that it can be held.
-  virtual bool can_hold(std::size_t index) const = 0;
-  /// Copies them to tensors that stay where they are, for what is recorded.
+  /// For what is recorded: a batch whose tensors stay where they are. False where batches cannot be
+  /// copied.
+  virtual bool can_hold() const = 0;
+  /// Whether one of them has the shapes of what is held; while nothing is, of the first of them.
+  virtual bool is_like_held(std::size_t index) = 0;
+  /// Makes what is held equal to one of them, which is like it.
   virtual void hold(std::size_t index) = 0;
+  virtual void release_held() = 0;
   virtual TaskLoss forward_held() = 0;
 };
 

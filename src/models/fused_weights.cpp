@@ -40,7 +40,7 @@ void FusedWeights::refresh(const Gpt2Weights& weights) {
     place(weights);
     sources_ = std::move(sources);
   }
-  if (KeptCopies::current() == nullptr || !is_current()) cast();
+  if (KeptCopies::current() == nullptr || !is_current() || !is_written()) cast();
 }
 
 void FusedWeights::refresh_stale() {
@@ -51,10 +51,17 @@ bool FusedWeights::is_current() const {
   return std::ranges::all_of(copies_, [](const auto& copy) { return copy->is_current(); });
 }
 
+bool FusedWeights::is_written() const {
+  return std::ranges::all_of(copies_, [](const auto& copy) { return copy->is_written; });
+}
+
 void FusedWeights::cast() {
   kernels::cast_to_bf16(static_cast<const kernels::CastPart*>(parts_.const_data_ptr()), part_count_,
                         pieces_, fused::stream());
-  for (const auto& copy : copies_) copy->mark_current();
+  for (const auto& copy : copies_) {
+    copy->mark_current();
+    copy->is_written = false;
+  }
 }
 
 void FusedWeights::place(const Gpt2Weights& weights) {

@@ -36,6 +36,7 @@ class FusedWeights {
  private:
   void place(const Gpt2Weights& weights);
   bool is_current() const;
+  bool is_written() const;
   void cast();
 
   std::vector<const void*> sources_;

@@ -80,7 +80,9 @@ bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options) {
     for (const at::Tensor& changed : {batch.parameters[i], batch.state[1][i], batch.state[2][i]}) {
       changed.unsafeGetTensorImpl()->bump_version();
     }
-    if (copies[i]) copies[i]->mark_current();
+    if (!copies[i]) continue;
+    copies[i]->mark_current();
+    copies[i]->is_written = true;
   }
   return true;
 }

@@ -14,6 +14,7 @@ struct WeightCopy {
   at::Tensor weight;
   at::Tensor copy;
   std::int64_t version = -1;  // of the weight, when the copy was made
+  bool is_written = false;    // by the optimizer, last time; then it will be each time
 
   bool is_current() const { return version == static_cast<std::int64_t>(weight._version()); }
   void mark_current() { version = static_cast<std::int64_t>(weight._version()); }

@@ -1,5 +1,6 @@
 #include "train/gradient_step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -75,6 +76,7 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
                    !task.data().options().batch_sampler),
       parameters_(named_parameters(*task.module())),
       graphs_(graphs) {
+  task_.release_held();
   if (task_.sharded() != nullptr) return;
   if (share_.one_each() && share_.slots > 1) {
     if (graphs_ == nullptr) {
@@ -177,39 +179,40 @@ TaskLoss GradientStep::forward(const std::function<TaskLoss()>& forward) const {
   return forward();
 }
 
-// Whether the step is like the first one. Ranks whose steps are all of one kind at the same time
-// need not ask each other; others cannot be replayed.
-bool GradientStep::is_usual(const std::vector<StepBatch>& batches, const Weights& weights) {
-  if (!usual_) usual_ = {.weights = weights, .samples_in_batch = batches.front().samples};
-  if (!weights.even || weights != usual_->weights) return false;
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    const bool alike = batches[i].samples == usual_->samples_in_batch && task_.can_hold(i);
-    if (!alike && share_.slots > 1) {
-      throw InvalidArgument(
-          "cuda_graph: a batch has other shapes than those before; on several ranks all must have "
-          "the same, as the ranks replay together");
-    }
-    if (!alike) return false;
+// The usual step is the largest so far with batches that are all alike; what is recorded stays so.
+// The ranks know of each other's samples, and so choose the same step; they do not know of shapes.
+StepKind GradientStep::kind_of(const std::vector<StepBatch>& batches, const Weights& weights) {
+  const auto is_even = [&](const StepBatch& batch) {
+    return batch.samples == batches.front().samples;
+  };
+  if (!weights.even || !std::ranges::all_of(batches, is_even)) return StepKind::unusual;
+  const bool is_larger = !usual_ || weights.samples > usual_->samples;
+  if (is_larger && !graphs_->is_recorded()) {
+    usual_ = weights;
+    task_.release_held();
+    graphs_->forget();
   }
-  return true;
+  if (weights != usual_) return StepKind::unusual;
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    if (task_.is_like_held(i)) continue;
+    if (share_.slots == 1) return StepKind::unusual;
+    throw InvalidArgument(
+        "cuda_graph: a batch has other shapes than those before; on several ranks all must have "
+        "the same, as the ranks replay together");
+  }
+  return StepKind::usual;
 }
 
-// The first micro-batch of a step sets gradients, others add to them, and the last reduces them.
 TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const Weights& weights,
-                              bool first, bool last) {
+                              const Place& place) {
   const std::string part =
-      concat("gradients", first ? " of the first" : "", last ? " and last" : "");
+      concat("gradients", place.first ? ", first" : "", place.last ? ", last" : "");
   Recorded& recorded = recorded_[part];
   task_.hold(index);
   graphs_->run(part, [&] {
     recorded = {};
     recorded.loss = forward([this] { return task_.forward_held(); });
-    const bool is_count_known = !recorded.loss.count || std::isfinite(*recorded.loss.count);
-    if (!is_count_known && !recorded.loss.counted.defined()) {
-      throw InvalidArgument(
-          "cuda_graph: the loss function has no count while it is recorded; give "
-          "LossSum::counted");
-    }
+    watch_counts(recorded.loss);
     backward(objective(recorded.loss, batch, weights));
     // What autograd has left of this step would be in the way of the next one.
     for_each_tensor(recorded.loss, [](at::Tensor& tensor) { tensor = tensor.detach(); });
@@ -224,6 +227,25 @@ TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const W
   TaskLoss loss = recorded.loss;
   for_each_tensor(loss, [](at::Tensor& tensor) { tensor = tensor.clone(); });
   return loss;
+}
+
+// A number of the host's stays what it was when it was recorded.
+void GradientStep::watch_counts(const TaskLoss& loss) {
+  const auto watch = [&](const std::string& name, double count, const std::string& advice) {
+    const double before = counts_seen_.try_emplace(name, count).first->second;
+    if (before == count) return;
+    counts_seen_[name] = NAN;
+    if (!graphs_->records()) return;
+    throw InvalidArgument(concat("cuda_graph: the count of ", name.empty() ? "the loss" : name,
+                                 " differs from batch to batch, and would stay as it is; ",
+                                 advice));
+  };
+  if (loss.count && !loss.counted.defined()) {
+    watch("", *loss.count, "give LossSum::counted, a tensor");
+  }
+  for (const auto& [name, metric] : loss.metrics) {
+    watch(name, metric.count, "leave the metric to an evaluation");
+  }
 }
 
 void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first,
@@ -246,7 +268,7 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
     TaskLoss loss;
     const bool recorded = reduce && graphs_ != nullptr && graphs_->is_usual();
     if (recorded) {
-      loss = replay(i, batch, weights, /*first=*/i == first, reduces);
+      loss = replay(i, batch, weights, {.first = i == first, .last = reduces});
     } else {
       loss = forward([&] { return task_.forward(i); });
       clock_.mark(&StepTimes::forward);
@@ -268,7 +290,7 @@ StepGradients GradientStep::compute(StepTransactions::Step& transaction,
                        .samples = weights.samples,
                        .knows_all_samples = sized_,
                        .divide_by_count = counts_};
-  if (graphs_ != nullptr) graphs_->begin_step(is_usual(batches, weights));
+  if (graphs_ != nullptr) graphs_->begin_step(kind_of(batches, weights));
   zero_grad();
   if (slot_gradients_) slot_gradients_->discard();
   for (std::size_t first = 0; first < batches.size();) {

@@ -85,10 +85,11 @@ class GradientStep {
     std::int64_t micro_batches = 1;
     bool operator==(const Weights&) const = default;
   };
-  /// What every step has in common that is replayed.
-  struct Usual {
-    Weights weights;
-    std::int64_t samples_in_batch = 0;
+  /// Where a micro-batch stands in its step: the first sets gradients, others add to them, and the
+  /// last reduces them.
+  struct Place {
+    bool first = true;
+    bool last = true;
   };
   /// What the work on a micro-batch left when it was recorded.
   struct Recorded {
@@ -101,9 +102,10 @@ class GradientStep {
                         std::int64_t step, const Weights& weights, const ScaleLoss& scale_loss,
                         bool reduce, SlotLoss& total);
   TaskLoss forward(const std::function<TaskLoss()>& forward) const;
-  bool is_usual(const std::vector<StepBatch>& batches, const Weights& weights);
-  TaskLoss replay(std::size_t index, const StepBatch& batch, const Weights& weights, bool first,
-                  bool last);
+  StepKind kind_of(const std::vector<StepBatch>& batches, const Weights& weights);
+  TaskLoss replay(std::size_t index, const StepBatch& batch, const Weights& weights,
+                  const Place& place);
+  void watch_counts(const TaskLoss& loss);
   void distribute(const std::shared_ptr<GradientCompression>& compression, bool formed_again);
   std::optional<std::chrono::nanoseconds> reduced_since(bool reduced) const;
   std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;
@@ -120,8 +122,9 @@ class GradientStep {
   std::vector<NamedParameter> parameters_;
   std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots
   StepGraphs* graphs_;                             // null: nothing is recorded
-  std::optional<Usual> usual_;
+  std::optional<Weights> usual_;                   // of the steps that are recorded
   std::map<std::string, Recorded> recorded_;
+  std::map<std::string, double> counts_seen_;  // by metric; "" is the loss
 };
 
 }  // namespace lockstep

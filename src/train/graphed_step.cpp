@@ -17,7 +17,7 @@ int checked(int warm_ups) {
 
 struct GraphedStep::Impl {
   Impl(std::function<void()> work, int warm_ups)
-      : work(std::move(work)), graphs({.warm_ups = warm_ups}) {}
+      : work(std::move(work)), graphs(c10::Device(c10::kCUDA), {.warm_ups = warm_ups}) {}
 
   std::function<void()> work;
   StepGraphs graphs;
@@ -29,8 +29,9 @@ GraphedStep::GraphedStep(std::function<void()> work, GraphedStepOptions options)
 GraphedStep::~GraphedStep() = default;
 
 void GraphedStep::run() {
-  impl_->graphs.begin_step();
+  impl_->graphs.begin_step(StepKind::usual);
   impl_->graphs.run("step", impl_->work);
+  impl_->graphs.end_step();
 }
 
 bool GraphedStep::is_recorded() const {

@@ -1,24 +1,36 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 
+#include "train/graph_recorder.h"
+
 namespace lockstep {
 
-/// The parts of a training step as CUDA graphs: done as they are in the first steps, then recorded,
-/// then replayed, with whatever the host decides in between.
+enum class StepKind {
+  usual,    // with the shapes and numbers of the others
+  unusual,  // is done as it is, whatever was recorded
+};
+
+/// The parts of a training step as graphs: done as they are in the first steps, then recorded, then
+/// replayed, with whatever the host decides in between.
 ///
-///     StepGraphs graphs({.warm_ups = 3});
+///     StepGraphs graphs(device, {.warm_ups = 3});
 ///     for (...) {
-///       graphs.begin_step();
+///       graphs.begin_step(StepKind::usual);
 ///       graphs.run("gradients", [&] { loss = forward(ids); loss.backward(); });
-///       if (loss.isfinite()) graphs.run("update", [&] { optimizer.step(); });
+///       if (!std::isfinite(loss.item<double>())) continue;
+///       graphs.run("update", [&] { optimizer.step(); });
+///       graphs.end_step();
 ///     }
 ///
 /// A part that is replayed writes where it wrote when it was recorded, so tensors that the work
 /// left (`loss` above, gradients) have new values then; whoever holds them keeps them alive. All
-/// parts share their memory: they come in the order in which they were recorded.
+/// parts share their memory: they come in the order in which they were recorded. A part that comes
+/// several times in a step is recorded the first time.
+///
+/// A step that does not come to its end counts for nothing: neither as a warm-up, since what the
+/// later parts make the first time (an optimizer's state) is not there yet, nor as recorded.
 ///
 /// Thread rule: one thread.
 class StepGraphs {
@@ -27,34 +39,32 @@ class StepGraphs {
     int warm_ups = 3;
   };
 
-  /// Throws Error where lockstep was built without CUDA.
-  explicit StepGraphs(const Options& options);
-  ~StepGraphs();
-  StepGraphs(const StepGraphs&) = delete;
-  StepGraphs& operator=(const StepGraphs&) = delete;
+  /// Throws what make_graph_recorder() throws.
+  StepGraphs(c10::Device device, const Options& options);
 
-  /// `usual`: the step has the shapes and numbers of the others. One that has not is done as it is.
-  void begin_step(bool usual = true);
-  bool is_usual() const;
-  bool is_recorded() const;
-  /// Parts of this step are replayed, not done.
-  bool replays() const;
-
+  void begin_step(StepKind kind);
   /// Does a part of the step, or replays it, in order with what was and will be launched on the
   /// current stream. Throws Error where it cannot be recorded.
-  void run(const std::string& part, const std::function<void()>& work);
+  void run(const std::string& part, const PartOfStep& work);
+  void end_step();
 
-  /// On the stream of the parts, for what must know it: gradients are added to on the stream on
-  /// which a reducer's hooks were made.
-  void on_stream(const std::function<void()>& work);
+  bool is_usual() const { return mode_ != Mode::as_it_is; }
+  bool records() const { return mode_ == Mode::record; }
+  bool is_recorded() const { return recorded_; }
 
-  /// Gives up what was recorded, and begins again: a group that is torn down waits for graphs that
-  /// have its operations in them.
+  void on_stream(const PartOfStep& work) { recorder_->on_stream(work); }
+
+  /// Gives up what was recorded, and begins again with the warm-ups.
   void forget();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  enum class Mode { as_it_is, warm_up, record, replay };
+
+  Options options_;
+  std::unique_ptr<GraphRecorder> recorder_;
+  int warm_ups_left_;
+  bool recorded_ = false;
+  Mode mode_ = Mode::as_it_is;  // of the step under way
 };
 
 }  // namespace lockstep

@@ -184,13 +184,23 @@ TrainResult run_in_processes(int count, torch::nn::Module& module,
 
 }  // namespace
 
-bool detail::have_same_shapes(const std::vector<const at::Tensor*>& some,
-                              const std::vector<const at::Tensor*>& others) {
+bool detail::are_alike(const std::vector<at::Tensor*>& some,
+                       const std::vector<at::Tensor*>& others) {
   return std::ranges::equal(some, others, [](const at::Tensor* one, const at::Tensor* other) {
     if (!one->defined() || !other->defined()) return one->defined() == other->defined();
     return one->sizes() == other->sizes() && one->scalar_type() == other->scalar_type() &&
            one->device() == other->device();
   });
+}
+
+void detail::move_into(const std::vector<at::Tensor*>& held,
+                       const std::vector<at::Tensor*>& batch) {
+  LOCKSTEP_CHECK(held.empty() || held.size() == batch.size(),
+                 "a batch that is not like the others");
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i]->defined()) continue;
+    *batch[i] = held.empty() ? batch[i]->clone() : held[i]->copy_(*batch[i], /*non_blocking=*/true);
+  }
 }
 
 Trainer::Trainer(TrainerOptions options) : options_(std::move(options)) {

@@ -122,28 +122,26 @@ std::unique_ptr<StepGraphs> TrainerCore::make_graphs() const {
   // c10d measures the first ten steps of a reducer, and waits for the GPU to do so.
   constexpr int kWarmUps = 3, kWarmUpsOfReducer = 12;
   if (!options_.cuda_graph) return nullptr;
+  const auto refuse = [](const std::string& why) {
+    throw InvalidArgument("Trainer: cuda_graph is set, " + why);
+  };
   const at::Device device = world_.device();
-  if (!device.is_cuda()) {
-    throw InvalidArgument(
-        concat("Trainer: cuda_graph is set, and this rank computes on ", device.str()));
-  }
+  if (!task_.can_hold()) refuse("but batches cannot be copied to where a graph reads them");
   if (!share_.one_each()) {
-    throw InvalidArgument(concat("Trainer: cuda_graph needs a process for each slot: there are ",
-                                 share_.slots, " slots and ", world_.world_size(), " processes"));
+    refuse(concat("which needs a process for each slot: there are ", share_.slots, " slots and ",
+                  world_.world_size(), " processes"));
   }
-  if (share_.slots == 1) return std::make_unique<StepGraphs>(StepGraphs::Options{kWarmUps});
-  if (world_.group().impl()->serves_on_host(device) ||
-      options_.ddp.reduction == Reduction::ordered) {
-    throw InvalidArgument(
-        "Trainer: cuda_graph on several ranks needs NCCL and its own order of addition: only that "
-        "can be recorded");
+  if (share_.slots > 1) {
+    const bool by_host = world_.group().impl()->serves_on_host(device);
+    if (by_host || options_.ddp.reduction == Reduction::ordered) {
+      refuse("which on several ranks needs NCCL and its own order of addition");
+    }
+    if (!task_.data().steps_per_epoch()) {
+      refuse("which on several ranks needs a dataset: a stream does not tell what others have");
+    }
   }
-  if (!task_.data().steps_per_epoch()) {
-    throw InvalidArgument(
-        "Trainer: cuda_graph on several ranks needs a dataset: a stream does not tell what the "
-        "others have");
-  }
-  return std::make_unique<StepGraphs>(StepGraphs::Options{kWarmUpsOfReducer});
+  return std::make_unique<StepGraphs>(
+      device, StepGraphs::Options{.warm_ups = share_.slots > 1 ? kWarmUpsOfReducer : kWarmUps});
 }
 
 // What cannot be seen from the options alone.

@@ -77,8 +77,9 @@ class TrainerCore {
   void train_step(const std::vector<StepBatch>& batches);
   double normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
                    StepArguments& arguments);
-  double normalize_on_gpu(std::optional<double> divisor, StepArguments& arguments);
-  std::vector<at::Tensor> rates_on_gpu();
+  bool multiplies_in_update() const;
+  double normalize_for_update(std::optional<double> divisor, StepArguments& arguments);
+  std::vector<at::Tensor> rates_for_update();
   void part_of_step(const std::string& name, const std::function<void()>& work);
   void commit_step(StepTransactions::Step& transaction, const StepArguments& arguments);
   void on_non_finite(StepTransactions::Step& transaction, const std::vector<StepBatch>& batches,
@@ -211,13 +212,15 @@ class TrainerCore {
     std::vector<at::Tensor> buffers;  // as they will be
   };
   std::optional<PreparedUpdate> prepared_;
-  /// What the last parts of a step compute with and leave, on a GPU.
-  struct OnGpu {
+  /// What the last parts of a step compute with and leave, on the device.
+  struct Numbers {
     at::Tensor divisor_inverse, norm, grad_factor;
     std::vector<at::Tensor> lr;
   };
-  OnGpu recorded_, as_it_is_;  // what was recorded has its own for good
-  OnGpu& on_gpu() { return graphs_ != nullptr && graphs_->is_usual() ? recorded_ : as_it_is_; }
+  Numbers recorded_, as_it_is_;  // what was recorded has its own for good
+  Numbers& step_numbers() {
+    return graphs_ != nullptr && graphs_->is_usual() ? recorded_ : as_it_is_;
+  }
   bool replaces_ranks_ = false;     // a rank that dies is replaced in place: all ranks say so
   bool agrees_to_updates_ = false;  // before each update: of a sharded run of that kind
   RunJournal journal_;

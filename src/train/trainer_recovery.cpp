@@ -45,6 +45,10 @@ std::string TrainerCore::obstacle_to_recovery() const {
   if (has_group_of_its_own(*module_, world_.group())) {
     return "a SyncBatchNorm communicates in a group of its own";
   }
+  if (options_.cuda_graph && share_.slots > 1) {
+    return "its steps are recorded, and NCCL cannot be broken off before they are forgotten; all "
+           "ranks go on from the newest snapshot instead, as often as --max-restarts allows";
+  }
   if (options_.shard && !has_parts_elsewhere()) {
     return "its part of the model is nowhere else; all ranks go on from the newest snapshot "
            "instead, as often as --max-restarts allows";

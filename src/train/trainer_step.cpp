@@ -7,7 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <c10/util/ScopeExit.h>
 
 #include "comm/recovery.h"
 #include "control/progress_meter.h"
@@ -58,10 +57,6 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
 
   if (const auto& compression = state_->compression()) compression->abort();  // of a step cut short
   auto transaction = transactions_->begin();
-  // Before the transaction aborts a broken group, which waits for what is recorded of it.
-  auto forget = c10::make_scope_exit([this] {
-    if (graphs_ != nullptr) graphs_->forget();
-  });
   const StepGradients gradients =
       gradients_->compute(transaction, batches, position.step, scale_loss);
   const bool log = logs(position.step);
@@ -74,17 +69,17 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   clock_.mark(&StepTimes::reduce);
 
   StepArguments arguments;
-  if (graphs_ != nullptr) arguments.lr = rates_on_gpu();
+  if (graphs_ != nullptr) arguments.lr = rates_for_update();
   const double norm = normalize(gradients, totals, arguments);
   const bool finite = std::isfinite(norm);
   StepReport report{.lr = state_->optimizer().lr(), .grad_norm = norm, .skipped = !finite};
   if (finite) {
     commit_step(transaction, arguments);
+    if (graphs_ != nullptr) graphs_->end_step();
   } else {
     on_non_finite(transaction, batches, scale_loss);
     if (reason_) return;
   }
-  forget.release();
   clock_.mark(&StepTimes::update);
   if (const auto times = clock_.end_step()) tell_launcher(*times);
   advance(batches, totals);
@@ -144,9 +139,9 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
     }
     return norm / divisor;
   }
-  if (world_.device().is_cuda() && scaler == nullptr) {
-    return normalize_on_gpu(gradients.divide_by_count ? std::optional(divisor) : std::nullopt,
-                            arguments);
+  if (multiplies_in_update()) {
+    return normalize_for_update(gradients.divide_by_count ? std::optional(divisor) : std::nullopt,
+                                arguments);
   }
   if (options_.clip_grad_norm > 0) {
     return clip_grad_norm(parameters, {.max_norm = options_.clip_grad_norm, .scale = 1 / divisor})
@@ -162,10 +157,21 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
   return norm;
 }
 
-// Gradients are multiplied by whoever uses them, which saves a pass over them.
-double TrainerCore::normalize_on_gpu(std::optional<double> divisor, StepArguments& arguments) {
+// Whether gradients are multiplied by who uses them: our own kernel does it on the way, and what is
+// recorded has to find the factor in a tensor.
+bool TrainerCore::multiplies_in_update() const {
+  if (graphs_ != nullptr) return true;
+  const auto is_float = [](const NamedParameter& parameter) {
+    return parameter.tensor.scalar_type() == at::kFloat;
+  };
+  return world_.device().is_cuda() && state_->scaler() == nullptr &&
+         std::holds_alternative<AdamWOptions>(options_.optimizer) &&
+         std::ranges::all_of(state_->parameters(), is_float);
+}
+
+double TrainerCore::normalize_for_update(std::optional<double> divisor, StepArguments& arguments) {
   const at::NoGradGuard no_grad;
-  OnGpu& here = on_gpu();
+  Numbers& here = step_numbers();
   if (divisor) set_number(here.divisor_inverse, 1 / *divisor, world_.device());
   part_of_step("norm", [&] {
     here.norm = grad_norm(state_->parameters()).to(at::kFloat);
@@ -182,9 +188,9 @@ double TrainerCore::normalize_on_gpu(std::optional<double> divisor, StepArgument
 }
 
 // A graph would not see numbers of the host's change.
-std::vector<at::Tensor> TrainerCore::rates_on_gpu() {
+std::vector<at::Tensor> TrainerCore::rates_for_update() {
   const Optimizer& optimizer = state_->optimizer();
-  std::vector<at::Tensor>& rates = on_gpu().lr;
+  std::vector<at::Tensor>& rates = step_numbers().lr;
   rates.resize(optimizer.groups().size());
   for (std::size_t group = 0; group < rates.size(); ++group) {
     set_number(rates[group], optimizer.lr(group), world_.device());

@@ -358,6 +358,11 @@ class BadFiles(Case):
         err = self.one_line("-e", "few", "-d", "data.jsonl", *SMALL, "-b", "100000")
         self.assertRegex(err, r"the data makes \d+ blocks of 16 tokens; a step needs 100000")
 
+    @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
+    def test_a_graph_without_a_gpu(self):
+        err = self.one_line("-e", "graph", "-d", "data.jsonl", *SMALL, "--cuda-graph")
+        self.assertIn("--cuda-graph needs a GPU", err)
+
     def test_models(self):
         self.train("run", "--max-steps", "2")
         self.run_program("export", "model", "--snapshot", "outputs/run")

@@ -57,6 +57,7 @@ struct Losses : Callback {
 struct Trained {
   std::vector<double> losses, norms;
   State state;
+  int calls = 0;  // of the loss function
 };
 
 template <typename Model, typename Data, typename Loss>
@@ -82,6 +83,19 @@ TrainerOptions net_options(bool graph) {
           .optimizer = AdamWOptions{.lr = 0.01},
           .schedule = CosineSchedule{.total_steps = 36},
           .cuda_graph = graph};
+}
+
+Trained net_run(const TrainerOptions& options) {
+  int calls = 0;
+  Trained found = run_of(
+      new_net(), Loader(Points{}, {.batch_size = 8, .shuffle = true}),
+      [&calls](auto& model, const auto& batch) {
+        ++calls;
+        return torch::mse_loss(model(batch.first), batch.second);
+      },
+      options);
+  found.calls = calls;
+  return found;
 }
 
 // Series that can be learned, with some tokens that no loss is taken of.
@@ -117,42 +131,71 @@ constexpr auto kTokenLoss = [](auto& model, const TokenBlock& batch) {
 
 // The last batch of each epoch is smaller, and computed as it is.
 TEST(CudaGraph, the_trainer_has_the_bits_of_steps_that_are_not_recorded) {
-  const auto run = [](TrainerOptions options) {
-    return run_of(new_net(), Loader(Points{}, {.batch_size = 8, .shuffle = true}), kSquaredError,
-                  std::move(options));
-  };
-  const Trained plain = run(net_options(false)), graphed = run(net_options(true));
+  const Trained plain = net_run(net_options(false)), graphed = net_run(net_options(true));
   EXPECT_EQ(plain.losses.size(), 36U);
+  EXPECT_EQ(plain.calls, 36);
+  EXPECT_EQ(graphed.calls, 3 + 1 + 4);  // as it is, recorded, the last of each epoch
   expect_same(graphed, plain);
 
   TrainerOptions with_all = net_options(true);
-  with_all.accumulate = 3;
+  with_all.accumulate = 4;
   with_all.clip_grad_norm = 0.5;
   with_all.ema_decay = 0.9;
-  with_all.epochs = 8;
+  with_all.epochs = 12;
   TrainerOptions as_it_is = with_all;
   as_it_is.cuda_graph = false;
-  const Trained both[] = {run(with_all), run(as_it_is)};
-  EXPECT_LT(both[0].losses.back(), both[0].losses.front());
-  expect_same(both[0], both[1]);
+  const Trained recorded = net_run(with_all);
+  EXPECT_LT(recorded.losses.back(), recorded.losses.front());
+  // Two usual steps in each epoch, then one with the batch that is left: three steps as they are,
+  // one that is recorded, whose two micro-batches in the middle are one part.
+  EXPECT_EQ(recorded.calls, 3 * 4 + 3 + 12);
+  expect_same(recorded, net_run(as_it_is));
 }
 
 TEST(CudaGraph, a_run_that_was_stopped_goes_on_with_the_same_bits) {
   const TemporaryFolder folder;
-  const auto run = [&](const char* name, std::int64_t steps) {
+  const auto run = [&](const std::string& name, std::int64_t steps) {
     TrainerOptions options = net_options(true);
     options.steps = steps;
     options.snapshots.directory = folder / name;
-    return run_of(new_net(), Loader(Points{}, {.batch_size = 8, .shuffle = true}), kSquaredError,
-                  std::move(options));
+    return net_run(options);
   };
   const Trained whole = run("whole", 30);
-  run("parts", 13);
-  const Trained rest = run("parts", 30);
-  EXPECT_EQ(rest.losses.size(), 17U);
-  for (const auto& [name, tensor] : whole.state.tensors) {
-    EXPECT_TRUE(tensor.equal(rest.state.tensors.at(name))) << name;
+  // In the midst of an epoch, and before its last step, which is not the usual one.
+  for (const auto& [stop, calls] : {std::pair{13, 3 + 1 + 2}, {8, 3 + 1 + 3}}) {
+    SCOPED_TRACE(stop);
+    run(std::to_string(stop), stop);
+    const Trained rest = run(std::to_string(stop), 30);
+    EXPECT_EQ(rest.losses.size(), static_cast<std::size_t>(30 - stop));
+    EXPECT_EQ(rest.calls, calls);
+    for (const auto& [name, tensor] : whole.state.tensors) {
+      EXPECT_TRUE(tensor.equal(rest.state.tensors.at(name))) << name;
+    }
   }
+}
+
+// An evaluation before the step that is recorded casts the weights; the optimizer does not.
+TEST(CudaGraph, gpt2_computes_with_the_weights_that_any_optimizer_changes) {
+  const auto run = [](bool graph) {
+    const auto reports = std::make_shared<Losses>();
+    TrainerOptions options{.epochs = 3,
+                           .optimizer = SGDOptions{.lr = 0.125},
+                           .precision = Precision::bf16_autocast,
+                           .cuda_graph = graph};
+    options.evaluate_every = {.steps = 3};
+    options.callbacks = {reports};
+    options.log_every = 1;
+    options.progress = false;
+    Loader data(Series{}, {.batch_size = 24}), held_out(Series{}, {.batch_size = 24});
+    Trainer(options).fit(new_gpt2(), data, kTokenLoss, Evaluation{held_out, kTokenLoss});
+    return reports->values;
+  };
+  const std::vector<double> graphed = run(true), plain = run(false);
+  ASSERT_EQ(graphed.size(), 36U);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_NEAR(graphed[i], plain[i], 1e-3 * plain[i]) << i;
+  }
+  EXPECT_LT(graphed.back(), 0.9 * graphed.front());
 }
 
 TEST(CudaGraph, gpt2_counts_its_tokens_on_the_device) {
@@ -207,7 +250,7 @@ RANKS_TEST_WITH(CudaGraphOnNccl, reduces_inside_and_updates_apart, {.count = 1, 
   Gpt2 graphed = new_gpt2(), plain = new_gpt2();
   graphed->to(world.device());
   plain->to(world.device());
-  StepGraphs graphs({.warm_ups = 12});
+  StepGraphs graphs(world.device(), {.warm_ups = 12});
   std::optional<DistributedDataParallel<Gpt2Impl>> in_graph;
   graphs.on_stream([&] { in_graph.emplace(world, graphed.ptr(), how); });
   DistributedDataParallel<Gpt2Impl> as_it_is(world, plain.ptr(), how);
@@ -217,7 +260,7 @@ RANKS_TEST_WITH(CudaGraphOnNccl, reduces_inside_and_updates_apart, {.count = 1, 
   double first = 0;
   for (int step = 0; step < 30; ++step) {
     const at::Tensor before = graphed->parameters()[0].detach().clone();
-    graphs.begin_step();
+    graphs.begin_step(StepKind::usual);
     graphs.run("gradients", [&] {
       in_graph->zero_grad();
       at::Tensor mean = mean_loss(*in_graph);
@@ -226,10 +269,11 @@ RANKS_TEST_WITH(CudaGraphOnNccl, reduces_inside_and_updates_apart, {.count = 1, 
     });
     const double found = loss.item<double>();
     if (step == 0) first = found;
-    EXPECT_EQ(graphs.is_recorded(), step >= 12);
+    EXPECT_EQ(graphs.is_recorded(), step > 12);
     EXPECT_TRUE(before.equal(graphed->parameters()[0]));
     if (step == 20) continue;  // given up, on both sides
     graphs.run("update", [&] { of_graphed.step(); });
+    graphs.end_step();
     EXPECT_FALSE(before.equal(graphed->parameters()[0]));
 
     as_it_is.zero_grad();

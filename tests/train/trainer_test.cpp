@@ -425,10 +425,10 @@ TEST(Trainer, options_that_contradict_each_other_are_refused) {
   EXPECT_EQ(
       refusal([&] {
         World world = init(
-            {.store = Store::tcp({.serve = true}), .device = "cpu", .rank = 0, .world_size = 1});
+            {.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1, .device = "cpu"});
         Trainer(world, quiet({.steps = 1, .cuda_graph = true})).fit(model, data, kSquaredError);
       }),
-      "Trainer: cuda_graph is set, and this rank computes on cpu");
+      "CUDA graphs need a GPU, and this process computes on cpu");
   EXPECT_THROW(fit(model, data, kSquaredError, quiet({.steps = 1, .watch = {.patience = 1}})),
                InvalidArgument);
   EXPECT_THROW(

@@ -1,0 +1,171 @@
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "lockstep/loader.h"
+#include "lockstep/module_state.h"
+#include "lockstep/trainer.h"
+#include "tests/support/refusal.h"
+#include "train/step_graphs.h"
+
+// All that surrounds graphs, with a recorder that does the work each time.
+using namespace lockstep;
+using lockstep::testing::refusal;
+
+namespace {
+
+struct Rehearsing {
+  Rehearsing() { ::setenv("LOCKSTEP_REHEARSE_GRAPHS", "1", /*replace=*/1); }
+  ~Rehearsing() { ::unsetenv("LOCKSTEP_REHEARSE_GRAPHS"); }
+};
+
+struct Waves {
+  std::int64_t count = 70;
+  std::int64_t not_numbers_from = 0, not_numbers_to = 0;
+  std::int64_t size() const { return count; }
+  std::pair<at::Tensor, at::Tensor> get(std::int64_t index) const {
+    at::Tensor x = torch::arange(8, torch::kFloat).add(index).mul(0.7).sin();
+    const at::Tensor y = x.sum().reshape({1});
+    if (index >= not_numbers_from && index < not_numbers_to) x[0] = NAN;
+    return {x, y};
+  }
+};
+
+// One after the other, each of its own length.
+struct Sequences {
+  std::int64_t size() const { return 24; }
+  at::Tensor get(std::int64_t index) const { return torch::ones({index % 3 + 2}) * index; }
+};
+
+constexpr auto kMeanError = [](auto& model, const auto& batch) {
+  return torch::mse_loss(model(batch.first), batch.second);
+};
+
+torch::nn::Sequential new_net() {
+  torch::manual_seed(5);
+  return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::BatchNorm1d(16),
+                               torch::nn::Dropout(0.2), torch::nn::Linear(16, 1));
+}
+
+// A learning rate that a float has, too.
+TrainerOptions options_of(std::int64_t accumulate) {
+  TrainerOptions options{.epochs = 5,
+                         .optimizer = AdamWOptions{.lr = 0x1p-7},
+                         .accumulate = accumulate,
+                         .clip_grad_norm = 0.5};
+  options.non_finite = NonFinite::skip;
+  options.progress = false;
+  return options;
+}
+
+template <typename Data, typename Loss>
+State weights_of(Data&& data, Loss loss, const TrainerOptions& options) {
+  const auto net = new_net();
+  fit(net, data, loss, options);
+  return module_state(*net);
+}
+
+template <typename Make, typename Loss>
+void expect_same_bits(Make make, Loss loss, TrainerOptions options) {
+  const State plain = weights_of(make(), loss, options);
+  options.cuda_graph = true;
+  const Rehearsing rehearsing;
+  const State rehearsed = weights_of(make(), loss, options);
+  for (const auto& [name, tensor] : plain.tensors) {
+    EXPECT_TRUE(tensor.equal(rehearsed.tensors.at(name))) << name;
+    EXPECT_TRUE(tensor.isfinite().all().template item<bool>()) << name;
+  }
+}
+
+}  // namespace
+
+TEST(RehearsedGraph, steps_of_any_number_of_micro_batches_have_the_bits_of_plain_ones) {
+  for (const std::int64_t accumulate : {1, 2, 3, 5}) {
+    SCOPED_TRACE(accumulate);
+    expect_same_bits([] { return Loader(Waves{}, {.batch_size = 4, .shuffle = true}); }, kMeanError,
+                     options_of(accumulate));
+  }
+}
+
+TEST(RehearsedGraph, a_step_that_is_skipped_is_neither_a_warm_up_nor_recorded) {
+  // The first three; the fourth, which would be recorded; one that would be replayed.
+  for (const auto& [from, to] : {std::pair{0, 12}, {12, 16}, {24, 28}}) {
+    SCOPED_TRACE(from);
+    expect_same_bits(
+        [from = from, to = to] {
+          return Loader(Waves{.not_numbers_from = from, .not_numbers_to = to}, {.batch_size = 4});
+        },
+        kMeanError, options_of(1));
+  }
+}
+
+TEST(RehearsedGraph, batches_of_other_shapes_are_computed_as_they_are) {
+  const auto loss = [](auto& model, const at::Tensor& batch) {
+    return model(torch::ones({4, 8}) * batch.mean()).square().mean();
+  };
+  for (const std::int64_t accumulate : {1, 2, 3}) {
+    expect_same_bits([] { return Loader(Sequences{}, {.batch_size = 1}); }, loss,
+                     options_of(accumulate));
+  }
+}
+
+TEST(RehearsedGraph, counts_that_differ_must_be_tensors) {
+  const auto counted = [](bool on_device) {
+    return [on_device](auto& model, const auto& batch) {
+      const at::Tensor error = (model(batch.first) - batch.second).square();
+      const at::Tensor count = batch.second.gt(0).sum() + 1;
+      LossSum loss{.sum = error.sum(), .count = count.template item<double>()};
+      if (on_device) loss.counted = count;
+      return loss;
+    };
+  };
+  const auto make = [] { return Loader(Waves{}, {.batch_size = 4}); };
+  expect_same_bits(make, counted(true), options_of(2));
+  TrainerOptions options = options_of(2);
+  options.cuda_graph = true;
+  const Rehearsing rehearsing;
+  EXPECT_EQ(refusal([&] { weights_of(make(), counted(false), options); }),
+            "cuda_graph: the count of the loss differs from batch to batch, and would stay as it "
+            "is; give LossSum::counted, a tensor");
+  const auto measures = [](auto& model, const auto& batch) {
+    const at::Tensor error = (model(batch.first) - batch.second).square();
+    return LossSum{
+        .sum = error.sum(),
+        .count = 4,
+        .metrics = {
+            {"mass", {.sum = error.sum(), .count = batch.second[0][0].template item<double>()}}}};
+  };
+  EXPECT_NE(refusal([&] { weights_of(make(), measures, options); }).find("the count of mass"),
+            std::string::npos);
+}
+
+TEST(RehearsedGraph, only_steps_that_come_to_their_end_count) {
+  const Rehearsing rehearsing;
+  StepGraphs graphs(c10::Device(c10::kCPU), {.warm_ups = 2});
+  int done = 0;
+  const auto step = [&](StepKind kind, bool ends) {
+    graphs.begin_step(kind);
+    graphs.run("first", [&] { ++done; });
+    if (!ends) return;
+    graphs.run("last", [&] { ++done; });
+    graphs.end_step();
+  };
+  step(StepKind::usual, true);
+  step(StepKind::usual, false);  // no warm-up
+  step(StepKind::usual, true);
+  step(StepKind::unusual, true);
+  EXPECT_FALSE(graphs.is_recorded());
+  step(StepKind::usual, false);  // not recorded
+  EXPECT_FALSE(graphs.is_recorded());
+  step(StepKind::usual, true);
+  EXPECT_TRUE(graphs.is_recorded());
+  step(StepKind::usual, true);
+  step(StepKind::unusual, true);
+  EXPECT_EQ(done, 14);
+  graphs.forget();
+  EXPECT_FALSE(graphs.is_recorded());
+}
