@@ -115,6 +115,9 @@ class DataParallelEngine {
   /// long that had to wait for the other ranks. Nothing before the first, and with the native
   /// reduction, which does not tell.
   std::optional<std::chrono::nanoseconds> since_last_bucket() const;
+  /// c10d measures some steps, and waits for the device to do so: from the eleventh step on no
+  /// longer.
+  void measure_no_more();
 
   struct Impl;
 

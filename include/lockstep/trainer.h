@@ -42,19 +42,35 @@ void move_to(Batch& batch, c10::Device device) {
   walk_tensors<false>(batch, move);
 }
 
+/// Batches as what was recorded reads them: with tensors that stay where they are, whose values are
+/// those of the batch that is held.
+class HeldTensors {
+ public:
+  using Places = std::vector<at::Tensor*>;
+
+  bool are_like(const Places& batch) const { return tensors_.empty() || alike(tensors_, batch); }
+  /// Copies the values. Throws InvalidArgument where no tensors were found.
+  void take(const Places& batch);
+  /// Gives a batch these tensors for its own, or those back which it had.
+  void exchange(const Places& batch);
+  void release() { *this = {}; }
+
+  /// Whether they lie in memory alike.
+  static bool alike(const std::vector<at::Tensor>& tensors, const Places& batch);
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> originals_;  // while they are exchanged
+};
+
+// Not copies of them.
 template <typename Batch>
-std::vector<at::Tensor*> tensors_of(Batch& batch) {
-  std::vector<at::Tensor*> tensors;
-  auto add = [&tensors](at::Tensor& tensor) { tensors.push_back(&tensor); };
+HeldTensors::Places places_of_tensors(Batch& batch) {
+  HeldTensors::Places places;
+  auto add = [&places](at::Tensor& tensor) { places.push_back(&tensor); };
   walk_tensors<false>(batch, add);
-  return tensors;
+  return places;
 }
-
-// Whether the tensors of two batches have the same shapes and types.
-bool are_alike(const std::vector<at::Tensor*>& some, const std::vector<at::Tensor*>& others);
-
-// The values of `batch` go to the tensors of `held`, which take their place in it.
-void move_into(const std::vector<at::Tensor*>& held, const std::vector<at::Tensor*>& batch);
 
 inline MetricSums as_metrics(MetricSums sums, double) {
   return sums;
@@ -116,20 +132,30 @@ class TypedTask : public TrainingTask {
 
   TaskLoss forward(std::size_t index) override { return loss_of(batches_.at(index)); }
 
-  bool can_hold() const override { return std::copy_constructible<Batch>; }
   bool is_like_held(std::size_t index) override {
-    Batch& pattern = held_ ? *held_ : batches_.front();
-    return are_alike(tensors_of(pattern), tensors_of(batches_.at(index)));
+    const auto batch = places_of_tensors(batches_.at(index));
+    std::vector<at::Tensor> first;
+    for (const at::Tensor* tensor : places_of_tensors(batches_.front())) first.push_back(*tensor);
+    return held_.are_like(batch) && HeldTensors::alike(first, batch);
   }
   void hold(std::size_t index) override {
-    if constexpr (std::copy_constructible<Batch>) {
-      Batch next(batches_.at(index));
-      move_into(held_ ? tensors_of(*held_) : std::vector<at::Tensor*>(), tensors_of(next));
-      held_.emplace(std::move(next));
-    }
+    held_.take(places_of_tensors(batches_.at(index)));
+    held_index_ = index;
   }
-  void release_held() override { held_.reset(); }
-  TaskLoss forward_held() override { return loss_of(*held_); }
+  void release_held() override { held_.release(); }
+  TaskLoss forward_held() override {
+    Batch& batch = batches_.at(held_index_);
+    struct Exchanged {
+      Exchanged(HeldTensors& held, Batch& batch) : held(held), batch(batch) {
+        held.exchange(places_of_tensors(batch));
+      }
+      ~Exchanged() { held.exchange(places_of_tensors(batch)); }
+      HeldTensors& held;
+      Batch& batch;
+    };
+    const Exchanged exchanged(held_, batch);
+    return loss_of(batch);
+  }
 
  private:
   using Batch = typename Data::Batch;
@@ -155,7 +181,8 @@ class TypedTask : public TrainingTask {
   c10::Device device_ = c10::Device(c10::kCPU);
   std::optional<at::ScalarType> input_type_;
   std::vector<Batch> batches_;  // of the step under way
-  std::optional<Batch> held_;
+  HeldTensors held_;
+  std::size_t held_index_ = 0;
 };
 
 using Conclude = std::function<std::map<std::string, double>(ProcessGroup&)>;

@@ -123,14 +123,13 @@ class TrainingTask {
   /// The loss of one of them; `index` counts in what fetch_step() returned.
   virtual TaskLoss forward(std::size_t index) = 0;
 
-  /// For what is recorded: a batch whose tensors stay where they are. False where batches cannot be
-  /// copied.
-  virtual bool can_hold() const = 0;
-  /// Whether one of them has the shapes of what is held; while nothing is, of the first of them.
+  /// For what is recorded: whether one of them has tensors like those of the first, and like those
+  /// that are held.
   virtual bool is_like_held(std::size_t index) = 0;
-  /// Makes what is held equal to one of them, which is like it.
+  /// Copies its tensors to where they stay.
   virtual void hold(std::size_t index) = 0;
   virtual void release_held() = 0;
+  /// The loss of the one that was held last, from the tensors that stay.
   virtual TaskLoss forward_held() = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
@@ -315,6 +316,10 @@ const std::vector<std::string>& DataParallelEngine::parameter_names() const {
 
 Reduction DataParallelEngine::reduction() const {
   return impl_->reduction;
+}
+
+void DataParallelEngine::measure_no_more() {
+  impl_->reducer->set_ddp_runtime_logging_sample_rate(std::numeric_limits<int>::max());
 }
 
 std::optional<std::chrono::nanoseconds> DataParallelEngine::since_last_bucket() const {

@@ -41,9 +41,12 @@ class CudaGraphRecorder : public GraphRecorder {
   void on_stream(const PartOfStep& work) override {
     const at::cuda::CUDAStream current = at::cuda::getCurrentCUDAStream();
     order(current, stream_);
-    {
+    try {
       const c10::cuda::CUDAStreamGuard guard(stream_);
       work();
+    } catch (...) {
+      ignoring_failures([&] { order(stream_, current); });
+      throw;
     }
     order(stream_, current);
   }
@@ -85,8 +88,8 @@ class CudaGraphRecorder : public GraphRecorder {
     at::cuda::CUDAGraph& graph = graphs_[part];
     const KeptCopies::Scope scope(copies_);
     // Other threads load data meanwhile, and look after groups.
-    graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
+      graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       work();
       graph.capture_end();
     } catch (const Error&) {
@@ -116,7 +119,9 @@ class CudaGraphRecorder : public GraphRecorder {
       const c10::DeviceIndex device = stream_.device_index();
       ignoring_failures([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_); });
       at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
-      generator.graphsafe_set_state(at::cuda::detail::createCUDAGenerator(device));
+      at::Generator again = at::cuda::detail::createCUDAGenerator(device);
+      again.set_current_seed(generator.current_seed());
+      generator.graphsafe_set_state(again);
     }
     graphs_.erase(part);
   }

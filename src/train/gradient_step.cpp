@@ -83,6 +83,7 @@ GradientStep::GradientStep(World& world, TrainingTask& task, const TrainerOption
       distribute(compression, formed_again);
     } else {
       graphs_->on_stream([&] { distribute(compression, formed_again); });
+      task_.engine()->measure_no_more();
     }
   } else {
     task_.stop_distributing();  // there may have been a process for each slot before
@@ -189,6 +190,7 @@ StepKind GradientStep::kind_of(const std::vector<StepBatch>& batches, const Weig
   const bool is_larger = !usual_ || weights.samples > usual_->samples;
   if (is_larger && !graphs_->is_recorded()) {
     usual_ = weights;
+    counts_seen_.clear();
     task_.release_held();
     graphs_->forget();
   }
@@ -290,8 +292,12 @@ StepGradients GradientStep::compute(StepTransactions::Step& transaction,
                        .samples = weights.samples,
                        .knows_all_samples = sized_,
                        .divide_by_count = counts_};
-  if (graphs_ != nullptr) graphs_->begin_step(kind_of(batches, weights));
   zero_grad();
+  if (graphs_ != nullptr) {
+    const StepKind kind = kind_of(batches, weights);
+    if (!graphs_->is_recorded()) recorded_.clear();  // gradients of the step before
+    graphs_->begin_step(kind);
+  }
   if (slot_gradients_) slot_gradients_->discard();
   for (std::size_t first = 0; first < batches.size();) {
     const std::size_t last = end_of_slot(batches, first);

@@ -18,10 +18,14 @@ class Rehearsal : public GraphRecorder {
     LOCKSTEP_CHECK(!has(part), "a part of a step is recorded twice");
     work();
     parts_.insert(part);
+    ++rehearsed_parts().recorded;
   }
   bool has(const std::string& part) const override { return parts_.contains(part); }
   void begin_replays() override {}
-  void replay(const std::string&, const PartOfStep& work) override { work(); }
+  void replay(const std::string&, const PartOfStep& work) override {
+    work();
+    ++rehearsed_parts().replayed;
+  }
   void forget() override { parts_.clear(); }
 
  private:
@@ -29,6 +33,11 @@ class Rehearsal : public GraphRecorder {
 };
 
 }  // namespace
+
+RehearsedParts& rehearsed_parts() {
+  static RehearsedParts parts;
+  return parts;
+}
 
 std::unique_ptr<GraphRecorder> make_graph_recorder(c10::Device device) {
   if (device.is_cuda()) return make_cuda_graph_recorder();

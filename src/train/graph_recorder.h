@@ -39,4 +39,11 @@ class GraphRecorder {
 /// so all that surrounds graphs is tested where there is no GPU. Throws InvalidArgument without it.
 std::unique_ptr<GraphRecorder> make_graph_recorder(c10::Device device);
 
+/// What rehearsals of this process have done, in parts of steps.
+struct RehearsedParts {
+  int recorded = 0;
+  int replayed = 0;
+};
+RehearsedParts& rehearsed_parts();
+
 }  // namespace lockstep

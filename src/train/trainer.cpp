@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/api/include/torch/nn/module.h>
 
 #include "lockstep/environment.h"
@@ -184,22 +185,46 @@ TrainResult run_in_processes(int count, torch::nn::Module& module,
 
 }  // namespace
 
-bool detail::are_alike(const std::vector<at::Tensor*>& some,
-                       const std::vector<at::Tensor*>& others) {
-  return std::ranges::equal(some, others, [](const at::Tensor* one, const at::Tensor* other) {
-    if (!one->defined() || !other->defined()) return one->defined() == other->defined();
-    return one->sizes() == other->sizes() && one->scalar_type() == other->scalar_type() &&
-           one->device() == other->device();
+bool detail::HeldTensors::alike(const std::vector<at::Tensor>& tensors, const Places& batch) {
+  return std::ranges::equal(tensors, batch, [](const at::Tensor& one, const at::Tensor* other) {
+    if (!one.defined() || !other->defined()) return one.defined() == other->defined();
+    return one.layout() == at::kStrided && other->layout() == at::kStrided &&
+           one.sizes() == other->sizes() && one.strides() == other->strides() &&
+           one.scalar_type() == other->scalar_type() && one.device() == other->device();
   });
 }
 
-void detail::move_into(const std::vector<at::Tensor*>& held,
-                       const std::vector<at::Tensor*>& batch) {
-  LOCKSTEP_CHECK(held.empty() || held.size() == batch.size(),
-                 "a batch that is not like the others");
+void detail::HeldTensors::take(const Places& batch) {
+  if (batch.empty()) {
+    throw InvalidArgument(
+        "cuda_graph: no tensors are found in a batch; write a free function "
+        "for_each_tensor(batch, visit) beside its type");
+  }
+  const at::NoGradGuard no_grad;
+  if (tensors_.empty()) {
+    for (const at::Tensor* tensor : batch) {
+      tensors_.push_back(tensor->defined() ? tensor->detach().clone() : at::Tensor());
+    }
+    return;
+  }
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (!batch[i]->defined()) continue;
-    *batch[i] = held.empty() ? batch[i]->clone() : held[i]->copy_(*batch[i], /*non_blocking=*/true);
+    if (tensors_[i].defined()) tensors_[i].copy_(*batch[i], /*non_blocking=*/true);
+  }
+}
+
+void detail::HeldTensors::exchange(const Places& batch) {
+  if (!originals_.empty()) {
+    const std::size_t count = std::min(batch.size(), originals_.size());
+    for (std::size_t i = 0; i < count; ++i) *batch[i] = std::move(originals_[i]);
+    originals_.clear();
+    return;
+  }
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    originals_.push_back(*batch[i]);
+    if (!tensors_[i].defined()) continue;
+    // A loss function that takes gradients of its input finds none there of the step before.
+    const bool wanted = batch[i]->requires_grad();
+    *batch[i] = tensors_[i].detach().requires_grad_(wanted);
   }
 }
 

@@ -126,13 +126,12 @@ std::unique_ptr<StepGraphs> TrainerCore::make_graphs() const {
     throw InvalidArgument("Trainer: cuda_graph is set, " + why);
   };
   const at::Device device = world_.device();
-  if (!task_.can_hold()) refuse("but batches cannot be copied to where a graph reads them");
   if (!share_.one_each()) {
     refuse(concat("which needs a process for each slot: there are ", share_.slots, " slots and ",
                   world_.world_size(), " processes"));
   }
   if (share_.slots > 1) {
-    const bool by_host = world_.group().impl()->serves_on_host(device);
+    const bool by_host = device.is_cuda() && world_.group().impl()->serves_on_host(device);
     if (by_host || options_.ddp.reduction == Reduction::ordered) {
       refuse("which on several ranks needs NCCL and its own order of addition");
     }

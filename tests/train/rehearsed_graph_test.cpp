@@ -9,12 +9,15 @@
 #include "lockstep/loader.h"
 #include "lockstep/module_state.h"
 #include "lockstep/trainer.h"
+#include "tests/core/temporary_folder.h"
+#include "tests/support/ranks.h"
 #include "tests/support/refusal.h"
 #include "train/step_graphs.h"
 
 // All that surrounds graphs, with a recorder that does the work each time.
 using namespace lockstep;
 using lockstep::testing::refusal;
+using lockstep::testing::TemporaryFolder;
 
 namespace {
 
@@ -69,16 +72,19 @@ State weights_of(Data&& data, Loss loss, const TrainerOptions& options) {
   return module_state(*net);
 }
 
+// Returns how many parts of steps were replayed.
 template <typename Make, typename Loss>
-void expect_same_bits(Make make, Loss loss, TrainerOptions options) {
+int expect_same_bits(Make make, Loss loss, TrainerOptions options) {
   const State plain = weights_of(make(), loss, options);
   options.cuda_graph = true;
   const Rehearsing rehearsing;
+  const int before = rehearsed_parts().replayed;
   const State rehearsed = weights_of(make(), loss, options);
   for (const auto& [name, tensor] : plain.tensors) {
     EXPECT_TRUE(tensor.equal(rehearsed.tensors.at(name))) << name;
     EXPECT_TRUE(tensor.isfinite().all().template item<bool>()) << name;
   }
+  return rehearsed_parts().replayed - before;
 }
 
 }  // namespace
@@ -86,8 +92,9 @@ void expect_same_bits(Make make, Loss loss, TrainerOptions options) {
 TEST(RehearsedGraph, steps_of_any_number_of_micro_batches_have_the_bits_of_plain_ones) {
   for (const std::int64_t accumulate : {1, 2, 3, 5}) {
     SCOPED_TRACE(accumulate);
-    expect_same_bits([] { return Loader(Waves{}, {.batch_size = 4, .shuffle = true}); }, kMeanError,
-                     options_of(accumulate));
+    EXPECT_GT(expect_same_bits([] { return Loader(Waves{}, {.batch_size = 4, .shuffle = true}); },
+                               kMeanError, options_of(accumulate)),
+              0);
   }
 }
 
@@ -95,11 +102,13 @@ TEST(RehearsedGraph, a_step_that_is_skipped_is_neither_a_warm_up_nor_recorded) {
   // The first three; the fourth, which would be recorded; one that would be replayed.
   for (const auto& [from, to] : {std::pair{0, 12}, {12, 16}, {24, 28}}) {
     SCOPED_TRACE(from);
-    expect_same_bits(
-        [from = from, to = to] {
-          return Loader(Waves{.not_numbers_from = from, .not_numbers_to = to}, {.batch_size = 4});
-        },
-        kMeanError, options_of(1));
+    EXPECT_GT(expect_same_bits(
+                  [from = from, to = to] {
+                    return Loader(Waves{.not_numbers_from = from, .not_numbers_to = to},
+                                  {.batch_size = 4});
+                  },
+                  kMeanError, options_of(1)),
+              0);
   }
 }
 
@@ -108,8 +117,93 @@ TEST(RehearsedGraph, batches_of_other_shapes_are_computed_as_they_are) {
     return model(torch::ones({4, 8}) * batch.mean()).square().mean();
   };
   for (const std::int64_t accumulate : {1, 2, 3}) {
-    expect_same_bits([] { return Loader(Sequences{}, {.batch_size = 1}); }, loss,
-                     options_of(accumulate));
+    const int replayed = expect_same_bits([] { return Loader(Sequences{}, {.batch_size = 1}); },
+                                          loss, options_of(accumulate));
+    EXPECT_EQ(replayed > 0, accumulate == 1) << accumulate;  // steps of one shape
+  }
+}
+
+TEST(RehearsedGraph, inputs_may_want_gradients_of_their_own) {
+  const auto penalty = [](auto& model, auto& batch) {
+    batch.first.requires_grad_();
+    const at::Tensor loss = torch::mse_loss(model(batch.first), batch.second);
+    const auto gradient = torch::autograd::grad({loss}, {batch.first}, {}, true, true);
+    return loss + gradient[0].square().sum();
+  };
+  EXPECT_GT(
+      expect_same_bits([] { return Loader(Waves{}, {.batch_size = 4}); }, penalty, options_of(2)),
+      0);
+}
+
+// The run goes on with the last step of an epoch, which is the largest one at first.
+TEST(RehearsedGraph, a_run_that_goes_on_with_a_small_step_records_the_usual_ones) {
+  const TemporaryFolder folder;
+  const auto sum = [](auto& model, const auto& batch) {
+    const at::Tensor error = (model(batch.first) - batch.second).square();
+    return LossSum{.sum = error.sum(), .count = static_cast<double>(error.numel())};
+  };
+  const auto run = [&](const char* name, std::int64_t steps) {
+    TrainerOptions options = options_of(1);
+    options.steps = steps;
+    options.cuda_graph = true;
+    options.snapshots.directory = folder / name;
+    return weights_of(Loader(Waves{}, {.batch_size = 8}), sum, options);
+  };
+  const Rehearsing rehearsing;
+  run("parts", 8);
+  const RehearsedParts before = rehearsed_parts();
+  const State rest = run("parts", 30), whole = run("whole", 30);
+  EXPECT_EQ(rehearsed_parts().recorded, before.recorded + 2 * 3);
+  for (const auto& [name, tensor] : whole.tensors) {
+    EXPECT_TRUE(tensor.equal(rest.tensors.at(name))) << name;
+  }
+}
+
+namespace {
+
+struct Opaque {
+  explicit Opaque(at::Tensor value) : value(std::move(value)) {}
+  at::Tensor value;
+};
+
+struct OpaqueData {
+  std::int64_t size() const { return 8; }
+  Opaque get(std::int64_t) const { return Opaque(torch::ones({1, 8})); }
+};
+
+}  // namespace
+
+TEST(RehearsedGraph, a_batch_whose_tensors_are_not_found_is_refused) {
+  TrainerOptions options = options_of(1);
+  const auto loss = [](auto& model, const std::vector<Opaque>& batch) {
+    return model(torch::cat({batch[0].value, batch[1].value})).square().mean();
+  };
+  weights_of(Loader(OpaqueData{}, {.batch_size = 2}), loss, options);
+  options.cuda_graph = true;
+  const Rehearsing rehearsing;
+  EXPECT_NE(refusal([&] {
+              weights_of(Loader(OpaqueData{}, {.batch_size = 2}), loss, options);
+            }).find("no tensors are found in a batch"),
+            std::string::npos);
+}
+
+RANKS_TEST(RehearsedGraph, ranks_replay_together, 2) {
+  World world = init();
+  const auto run = [&](bool graph) {
+    TrainerOptions options = options_of(2);
+    options.cuda_graph = graph;
+    options.epochs = 12;
+    const auto net = new_net();
+    Loader data(Waves{}, {.batch_size = 4, .shuffle = true});
+    Trainer(world, options).fit(net, data, kMeanError);
+    return module_state(*net);
+  };
+  const State plain = run(false);
+  const Rehearsing rehearsing;
+  const State rehearsed = run(true);
+  EXPECT_GT(rehearsed_parts().replayed, 0);
+  for (const auto& [name, tensor] : plain.tensors) {
+    EXPECT_TRUE(tensor.equal(rehearsed.tensors.at(name))) << name;
   }
 }
 
@@ -124,7 +218,7 @@ TEST(RehearsedGraph, counts_that_differ_must_be_tensors) {
     };
   };
   const auto make = [] { return Loader(Waves{}, {.batch_size = 4}); };
-  expect_same_bits(make, counted(true), options_of(2));
+  EXPECT_GT(expect_same_bits(make, counted(true), options_of(2)), 0);
   TrainerOptions options = options_of(2);
   options.cuda_graph = true;
   const Rehearsing rehearsing;
@@ -146,6 +240,7 @@ TEST(RehearsedGraph, counts_that_differ_must_be_tensors) {
 TEST(RehearsedGraph, only_steps_that_come_to_their_end_count) {
   const Rehearsing rehearsing;
   StepGraphs graphs(c10::Device(c10::kCPU), {.warm_ups = 2});
+  const RehearsedParts before = rehearsed_parts();
   int done = 0;
   const auto step = [&](StepKind kind, bool ends) {
     graphs.begin_step(kind);
@@ -166,6 +261,8 @@ TEST(RehearsedGraph, only_steps_that_come_to_their_end_count) {
   step(StepKind::usual, true);
   step(StepKind::unusual, true);
   EXPECT_EQ(done, 14);
+  EXPECT_EQ(rehearsed_parts().recorded, before.recorded + 1 + 2);
+  EXPECT_EQ(rehearsed_parts().replayed, before.replayed + 2);
   graphs.forget();
   EXPECT_FALSE(graphs.is_recorded());
 }
