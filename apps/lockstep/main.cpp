@@ -90,6 +90,16 @@ std::string meant(const std::string& word) {
   return "";
 }
 
+// The exit code, where what was said has been written: a job script that is cut short because a
+// disk is full must not look whole.
+int unless_unwritten(int code) {
+  std::cout.flush();
+  const bool written = std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written) return code;
+  std::fprintf(stderr, "lockstep: standard output cannot be written: %s\n", std::strerror(errno));
+  return code != 0 ? code : 1;
+}
+
 int dispatch(const std::string& command, const std::vector<std::string>& arguments) {
   const Environment environment = Environment::of_process();
   if (command == "run" || command == "launch") {
@@ -104,8 +114,7 @@ int dispatch(const std::string& command, const std::vector<std::string>& argumen
   if (command == "doctor") {
     const int code = lockstep::doctor_command(arguments, environment, LOCKSTEP_VERSION, std::cout);
     // A thread that waits for what hangs was left behind: nothing is taken from under it.
-    std::cout.flush();
-    std::quick_exit(code);
+    std::quick_exit(unless_unwritten(code));
   }
   for (const JobKind kind : {JobKind::sbatch, JobKind::qsub, JobKind::manifest}) {
     if (command == to_string(kind)) return lockstep::job_command(kind, arguments, std::cout);
@@ -149,7 +158,10 @@ int main(int argc, char** argv) try {
     std::fputs(usage().c_str(), stderr);
     return 2;
   }
-  return dispatch(argv[1], {argv + 2, argv + argc});
+  const std::string command = argv[1];
+  const int code = dispatch(command, {argv + 2, argv + argc});
+  const bool is_a_jobs = command == "run" || command == "launch" || command == "agent";
+  return is_a_jobs ? code : unless_unwritten(code);
 } catch (const InvalidArgument& error) {
   std::fprintf(stderr, "lockstep: %s\n", error.what());
   return 2;

@@ -52,6 +52,14 @@ class Alone(unittest.TestCase):
         self.assertIn(" -> ", line)
         self.assertNotIn("  ok ", out)
 
+    def test_what_cannot_be_written_is_an_error_whatever_the_command(self):
+        for command in (["doctor"], ["help"], ["man"], ["sbatch", "--print", "--", "./train"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([LOCKSTEP, *command], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=LIMIT, env=clean_environment())
+            self.assertEqual(done.returncode, 1, command)
+            self.assertEqual(done.stderr, "lockstep: standard output cannot be written: No space left on device\n")
+
     def test_a_shared_folder_is_tried_and_left_clean(self):
         with tempfile.TemporaryDirectory() as folder:
             _, out, _ = doctor("--shared-dir", folder)
