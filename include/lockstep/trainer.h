@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -42,23 +43,34 @@ void move_to(Batch& batch, c10::Device device) {
   walk_tensors<false>(batch, move);
 }
 
+/// What tells the tensors of one batch from those of another before their values do.
+struct TensorForm {
+  std::vector<std::int64_t> sizes, strides;  // empty where there is no tensor
+  std::optional<c10::Device> device;
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  bool operator==(const TensorForm&) const = default;
+};
+
 /// Batches as what was recorded reads them: with tensors that stay where they are, whose values are
 /// those of the batch that is held.
 class HeldTensors {
  public:
   using Places = std::vector<at::Tensor*>;
+  using Forms = std::vector<TensorForm>;
 
-  bool are_like(const Places& batch) const { return tensors_.empty() || alike(tensors_, batch); }
+  /// Throws InvalidArgument for tensors that are not strided.
+  static Forms forms_of(const Places& batch);
+
+  /// Whether the first batch had these, or is yet to come.
+  bool are_of(const Forms& forms) const { return tensors_.empty() || forms_ == forms; }
   /// Copies the values. Throws InvalidArgument where no tensors were found.
   void take(const Places& batch);
   /// Gives a batch these tensors for its own, or those back which it had.
   void exchange(const Places& batch);
   void release() { *this = {}; }
 
-  /// Whether they lie in memory alike.
-  static bool alike(const std::vector<at::Tensor>& tensors, const Places& batch);
-
  private:
+  Forms forms_;  // of the first batch; a copy may lie in memory otherwise
   std::vector<at::Tensor> tensors_;
   std::vector<at::Tensor> originals_;  // while they are exchanged
 };
@@ -133,10 +145,9 @@ class TypedTask : public TrainingTask {
   TaskLoss forward(std::size_t index) override { return loss_of(batches_.at(index)); }
 
   bool is_like_held(std::size_t index) override {
-    const auto batch = places_of_tensors(batches_.at(index));
-    std::vector<at::Tensor> first;
-    for (const at::Tensor* tensor : places_of_tensors(batches_.front())) first.push_back(*tensor);
-    return held_.are_like(batch) && HeldTensors::alike(first, batch);
+    const auto forms = HeldTensors::forms_of(places_of_tensors(batches_.at(index)));
+    return held_.are_of(forms) &&
+           (index == 0 || forms == HeldTensors::forms_of(places_of_tensors(batches_.front())));
   }
   void hold(std::size_t index) override {
     held_.take(places_of_tensors(batches_.at(index)));

@@ -50,6 +50,9 @@ class GuardedWork : public c10d::Work {
 
   FuturePtr getFuture() override {
     const FuturePtr future = inner_->getFuture();
+    // NCCL's say when an operation is queued, and bear no errors. A callback would take one of the
+    // streams that all share, which is then recorded with the rest where a CUDA graph is.
+    if (!ended_) return future;
     return future->then(
         [guard = guard_, operation = operation_](c10::ivalue::Future& done) -> c10::IValue {
           if (done.hasError()) guard->rethrow(done.exception_ptr(), operation);

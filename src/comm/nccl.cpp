@@ -16,7 +16,9 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   if (torch::cuda::device_count() == 0) {
     throw InvalidArgument("backend nccl: this process sees no CUDA device; use gloo");
   }
-  auto native = c10d::ProcessGroupNCCL::Options::create();
+  // What others wait for goes before what this rank computes beside it, also in a CUDA graph, which
+  // is recorded on a stream of the same priority.
+  auto native = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   native->timeout = options.timeout;
   native->group_name = options.group_name;
   native->global_ranks_in_group.assign(options.global_ranks.begin(), options.global_ranks.end());

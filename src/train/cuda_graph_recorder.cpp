@@ -4,7 +4,9 @@
 
 #ifdef LOCKSTEP_CUDA
 #include <map>
+#include <thread>
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -33,6 +35,18 @@ void ignoring_failures(Call call) {
   try {
     call();
   } catch (const std::exception&) {
+  }
+}
+
+// Page-locked memory has pools of graphs in newer releases of torch.
+template <typename Allocator>
+void leave_pool(Allocator& allocator, at::cuda::MempoolId_t pool) {
+  if constexpr (requires {
+                  allocator.end_allocate_to_pool(pool);
+                  allocator.release_pool(pool);
+                }) {
+    allocator.end_allocate_to_pool(pool);
+    allocator.release_pool(pool);
   }
 }
 
@@ -76,6 +90,17 @@ class CudaGraphRecorder : public GraphRecorder {
     on_stream([&] { graphs_.at(part).replay(); });
   }
 
+  bool await(std::chrono::nanoseconds limit) override {
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    at::cuda::CUDAEvent ended;
+    ended.record(stream_);
+    while (!ended.query()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();  // as long as a step; sleeping would be late
+    }
+    return true;
+  }
+
   void forget() override {
     graphs_.clear();
     copies_ = {};
@@ -117,7 +142,11 @@ class CudaGraphRecorder : public GraphRecorder {
     });
     if (!ended) {
       const c10::DeviceIndex device = stream_.device_index();
-      ignoring_failures([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_); });
+      ignoring_failures([&] {
+        c10::cuda::CUDACachingAllocator::endAllocateToPool(device, pool_);
+        c10::cuda::CUDACachingAllocator::releasePool(device, pool_);
+      });
+      ignoring_failures([&] { leave_pool(*at::getHostAllocator(at::kCUDA), pool_); });
       at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device);
       at::Generator again = at::cuda::detail::createCUDAGenerator(device);
       again.set_current_seed(generator.current_seed());

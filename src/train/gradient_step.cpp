@@ -13,6 +13,7 @@
 #include "lockstep/clip_grad.h"
 #include "lockstep/random_scope.h"
 #include "train/autocast_type.h"
+#include "train/host_random_watch.h"
 
 namespace lockstep {
 
@@ -195,14 +196,24 @@ StepKind GradientStep::kind_of(const std::vector<StepBatch>& batches, const Weig
     graphs_->forget();
   }
   if (weights != usual_) return StepKind::unusual;
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    if (task_.is_like_held(i)) continue;
-    if (share_.slots == 1) return StepKind::unusual;
+  bool alike = true;
+  for (std::size_t i = 0; i < batches.size(); ++i) alike = alike && task_.is_like_held(i);
+  if (alike) {
+    unlike_steps_ = 0;
+    return StepKind::usual;
+  }
+  if (share_.slots > 1) {
     throw InvalidArgument(
         "cuda_graph: a batch has other shapes than those before; on several ranks all must have "
         "the same, as the ranks replay together");
   }
-  return StepKind::usual;
+  constexpr int kStepsToGiveUpTheFirst = 10;
+  if (++unlike_steps_ == kStepsToGiveUpTheFirst && !graphs_->is_recorded()) {
+    unlike_steps_ = 0;  // it was the first that was unusual
+    task_.release_held();
+    graphs_->forget();
+  }
+  return StepKind::unusual;
 }
 
 TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const Weights& weights,
@@ -213,7 +224,17 @@ TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const W
   task_.hold(index);
   graphs_->run(part, [&] {
     recorded = {};
+    std::optional<HostRandomWatch> draws;
+    const bool watches = graphs_->records() && !world_.device().is_cpu();
+    if (watches) draws.emplace();
     recorded.loss = forward([this] { return task_.forward_held(); });
+    if (draws && !draws->drawn_by().empty()) {
+      throw InvalidArgument(concat(
+          "cuda_graph: the loss function draws random numbers on the CPU (", draws->drawn_by(),
+          "), and steps that are replayed would have those of the one "
+          "that was recorded; draw them on the GPU"));
+    }
+    if (watches) expect_on_device(recorded.loss);
     watch_counts(recorded.loss);
     backward(objective(recorded.loss, batch, weights));
     // What autograd has left of this step would be in the way of the next one.
@@ -229,6 +250,16 @@ TaskLoss GradientStep::replay(std::size_t index, const StepBatch& batch, const W
   TaskLoss loss = recorded.loss;
   for_each_tensor(loss, [](at::Tensor& tensor) { tensor = tensor.clone(); });
   return loss;
+}
+
+// What is computed on the host is not computed again.
+void GradientStep::expect_on_device(TaskLoss& loss) const {
+  for_each_tensor(loss, [this](at::Tensor& tensor) {
+    if (tensor.device() == world_.device()) return;
+    throw InvalidArgument(concat("cuda_graph: a tensor of the loss function's result is on ",
+                                 tensor.device(), ", and would stay as it is; compute it on ",
+                                 world_.device()));
+  });
 }
 
 // A number of the host's stays what it was when it was recorded.

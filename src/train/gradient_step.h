@@ -106,6 +106,7 @@ class GradientStep {
   TaskLoss replay(std::size_t index, const StepBatch& batch, const Weights& weights,
                   const Place& place);
   void watch_counts(const TaskLoss& loss);
+  void expect_on_device(TaskLoss& loss) const;
   void distribute(const std::shared_ptr<GradientCompression>& compression, bool formed_again);
   std::optional<std::chrono::nanoseconds> reduced_since(bool reduced) const;
   std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;
@@ -123,6 +124,7 @@ class GradientStep {
   std::unique_ptr<SlotGradients> slot_gradients_;  // where a process has several slots
   StepGraphs* graphs_;                             // null: nothing is recorded
   std::optional<Weights> usual_;                   // of the steps that are recorded
+  int unlike_steps_ = 0;  // in a row, of that size and with tensors of other forms
   std::map<std::string, Recorded> recorded_;
   std::map<std::string, double> counts_seen_;  // by metric; "" is the loss
 };

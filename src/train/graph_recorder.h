@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,9 @@ class GraphRecorder {
   virtual void begin_replays() = 0;
   /// `work` is what was recorded, with whatever it refers to now.
   virtual void replay(const std::string& part, const PartOfStep& work) = 0;
+
+  /// Whether all that was launched has ended, or does so in this time.
+  virtual bool await(std::chrono::nanoseconds limit) = 0;
 
   virtual void forget() = 0;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -53,6 +54,10 @@ class StepGraphs {
   bool is_recorded() const { return recorded_; }
 
   void on_stream(const PartOfStep& work) { recorder_->on_stream(work); }
+
+  /// Waits for all that was launched; false if it has not ended in this time. What is replayed has
+  /// no time-out of its own: no watchdog knows of the collectives in it.
+  bool await(std::chrono::nanoseconds limit) { return recorder_->await(limit); }
 
   /// Gives up what was recorded, and begins again with the warm-ups.
   void forget();

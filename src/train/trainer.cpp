@@ -185,13 +185,21 @@ TrainResult run_in_processes(int count, torch::nn::Module& module,
 
 }  // namespace
 
-bool detail::HeldTensors::alike(const std::vector<at::Tensor>& tensors, const Places& batch) {
-  return std::ranges::equal(tensors, batch, [](const at::Tensor& one, const at::Tensor* other) {
-    if (!one.defined() || !other->defined()) return one.defined() == other->defined();
-    return one.layout() == at::kStrided && other->layout() == at::kStrided &&
-           one.sizes() == other->sizes() && one.strides() == other->strides() &&
-           one.scalar_type() == other->scalar_type() && one.device() == other->device();
-  });
+detail::HeldTensors::Forms detail::HeldTensors::forms_of(const Places& batch) {
+  Forms forms;
+  for (const at::Tensor* tensor : batch) {
+    TensorForm& form = forms.emplace_back();
+    if (!tensor->defined()) continue;
+    if (tensor->layout() != at::kStrided) {
+      throw InvalidArgument(concat("cuda_graph: a batch has a tensor of layout ", tensor->layout(),
+                                   "; make it dense in the dataset or in collate"));
+    }
+    form = {.sizes = tensor->sizes().vec(),
+            .strides = tensor->strides().vec(),
+            .device = tensor->device(),
+            .type = tensor->scalar_type()};
+  }
+  return forms;
 }
 
 void detail::HeldTensors::take(const Places& batch) {
@@ -202,6 +210,7 @@ void detail::HeldTensors::take(const Places& batch) {
   }
   const at::NoGradGuard no_grad;
   if (tensors_.empty()) {
+    forms_ = forms_of(batch);
     for (const at::Tensor* tensor : batch) {
       tensors_.push_back(tensor->defined() ? tensor->detach().clone() : at::Tensor());
     }

@@ -79,6 +79,8 @@ class TrainerCore {
                    StepArguments& arguments);
   bool multiplies_in_update() const;
   double normalize_for_update(std::optional<double> divisor, StepArguments& arguments);
+  void await_replayed();
+  void watch_recording();
   std::vector<at::Tensor> rates_for_update();
   void part_of_step(const std::string& name, const std::function<void()>& work);
   void commit_step(StepTransactions::Step& transaction, const StepArguments& arguments);
@@ -218,6 +220,7 @@ class TrainerCore {
     std::vector<at::Tensor> lr;
   };
   Numbers recorded_, as_it_is_;  // what was recorded has its own for good
+  int steps_unrecorded_ = 0;     // by a Trainer that is to record
   Numbers& step_numbers() {
     return graphs_ != nullptr && graphs_->is_usual() ? recorded_ : as_it_is_;
   }

@@ -7,7 +7,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 
+#include "comm/group_impl.h"
 #include "comm/recovery.h"
 #include "control/progress_meter.h"
 #include "lockstep/clip_grad.h"
@@ -76,6 +78,7 @@ void TrainerCore::train_step(const std::vector<StepBatch>& batches) {
   if (finite) {
     commit_step(transaction, arguments);
     if (graphs_ != nullptr) graphs_->end_step();
+    watch_recording();
   } else {
     on_non_finite(transaction, batches, scale_loss);
     if (reason_) return;
@@ -184,7 +187,26 @@ double TrainerCore::normalize_for_update(std::optional<double> divisor, StepArgu
     }
   });
   arguments.grad_factor = here.grad_factor;
+  await_replayed();
   return here.norm.item<double>();
+}
+
+void TrainerCore::await_replayed() {
+  if (graphs_ == nullptr || share_.slots == 1) return;
+  const std::chrono::milliseconds limit = world_.group().impl()->timeout;
+  if (graphs_->await(limit)) return;
+  world_.abort();
+  throw Timeout(concat("step ", state_->position.step, ": the gradients were not reduced within ",
+                       limit.count(), " ms; a rank hangs or is lost"));
+}
+
+// Once, where nothing comes of an option that was set.
+void TrainerCore::watch_recording() {
+  constexpr int kPatience = 50;
+  if (graphs_ == nullptr || graphs_->is_recorded() || ++steps_unrecorded_ != kPatience) return;
+  say(concat("lockstep: cuda_graph: after ", kPatience,
+             " steps none is recorded: their batches have other sizes each time; bring them to "
+             "one (padding, drop_last)"));
 }
 
 // A graph would not see numbers of the host's change.
@@ -246,9 +268,13 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
     }
   }
   // The reduced gradients no longer tell whose they were. Computing the step again, which gives the
-  // same numbers, does.
-  const auto parameter =
-      gradients_->find_non_finite(transaction, batches, state_->position.step, scale_loss);
+  // same numbers, does; beside what is recorded there may be no memory for that.
+  std::optional<std::string> parameter;
+  try {
+    parameter =
+        gradients_->find_non_finite(transaction, batches, state_->position.step, scale_loss);
+  } catch (const c10::OutOfMemoryError&) {
+  }
   transaction.abort();
   int culprit = -1;
   std::string name;

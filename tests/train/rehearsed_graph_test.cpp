@@ -123,6 +123,63 @@ TEST(RehearsedGraph, batches_of_other_shapes_are_computed_as_they_are) {
   }
 }
 
+// As a collate gives them that makes one tensor and cuts it.
+TEST(RehearsedGraph, batches_that_lie_in_larger_tensors_are_replayed) {
+  const auto cut = [](const std::vector<std::pair<at::Tensor, at::Tensor>>& samples) {
+    std::vector<at::Tensor> rows;
+    for (const auto& [x, y] : samples) rows.push_back(torch::cat({x, y}));
+    const at::Tensor all = torch::stack(rows);
+    return std::pair(all.narrow(1, 0, 8), all.narrow(1, 8, 1).expand({-1, 2}));
+  };
+  const auto loss = [](auto& model, const auto& batch) {
+    return (model(batch.first) - batch.second).square().mean();
+  };
+  for (const std::int64_t accumulate : {1, 2}) {
+    const int replayed = expect_same_bits(
+        [&] { return Loader<Waves, decltype(cut)>(Waves{}, {.batch_size = 4}, cut); }, loss,
+        options_of(accumulate));
+    EXPECT_GT(replayed, 0) << accumulate;
+  }
+}
+
+namespace {
+
+// One after the other, the first of another length.
+struct FirstIsLonger {
+  std::int64_t length_of(std::int64_t index) const { return index == 0 ? 5 : 3; }
+  std::int64_t size() const { return 24; }
+  at::Tensor get(std::int64_t index) const { return torch::ones({length_of(index)}) * index; }
+};
+
+// Each has the length of no other.
+struct AllDiffer : FirstIsLonger {
+  at::Tensor get(std::int64_t index) const { return torch::ones({index + 1}); }
+};
+
+constexpr auto kMeanLoss = [](auto& model, const at::Tensor& batch) {
+  return model(torch::ones({4, 8}) * batch.mean()).square().mean();
+};
+
+}  // namespace
+
+TEST(RehearsedGraph, a_first_batch_of_another_shape_does_not_keep_the_others_from_being_recorded) {
+  const int replayed = expect_same_bits([] { return Loader(FirstIsLonger{}, {.batch_size = 1}); },
+                                        kMeanLoss, options_of(1));
+  EXPECT_GT(replayed, 0);
+}
+
+TEST(RehearsedGraph, a_run_that_records_nothing_says_so_once) {
+  TrainerOptions options = options_of(1);
+  options.cuda_graph = true;
+  const Rehearsing rehearsing;
+  ::testing::internal::CaptureStderr();
+  weights_of(Loader(AllDiffer{}, {.batch_size = 1}), kMeanLoss, options);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::size_t at = said.find("cuda_graph: after 50 steps none is recorded");
+  EXPECT_NE(at, std::string::npos) << said;
+  EXPECT_EQ(said.find("none is recorded", at + 50), std::string::npos) << said;
+}
+
 TEST(RehearsedGraph, inputs_may_want_gradients_of_their_own) {
   const auto penalty = [](auto& model, auto& batch) {
     batch.first.requires_grad_();
