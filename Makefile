@@ -18,7 +18,7 @@ SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/r
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages demo-translate \
-        demo-translate-stages test test-slow chaos bench packages docs lint format clean
+        demo-translate-stages test test-gpu test-slow chaos bench packages docs lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -62,6 +62,9 @@ test: ## build everything and run all tests but the slow ones
 	$(STAGE) setup tools/setup --tests
 	$(STAGE) build tools/build --tests all lockstep_tests
 	$(STAGE) test sh -c '$(CTEST) -LE slow'
+
+test-gpu: ## on a machine with a GPU: the tests that need one, and its kernels under compute-sanitizer
+	@tools/test_gpu
 
 test-slow: ## run the slow tests
 	$(STAGE) setup tools/setup --tests
