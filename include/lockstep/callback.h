@@ -76,8 +76,8 @@ class Callback {
   /// What this rank tells goes here from now on; nullptr: it keeps nothing. After a recovery it may
   /// be another.
   virtual void on_tracker(Tracker* tracker) { (void)tracker; }
-  /// Gradients are what the step had; with AdamW on a GPU they are not clipped, since the update
-  /// does that on the way.
+  /// On a GPU, with AdamW and float32 weights or with `cuda_graph`, gradients are neither clipped
+  /// nor divided by the counts of a LossSum: the update does that on the way.
   virtual void on_step(const StepReport& report) { (void)report; }
   /// More for the line that a logged step gets in this rank's log.
   virtual std::map<std::string, double> log_values(const StepReport& report) {

@@ -16,8 +16,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   if (torch::cuda::device_count() == 0) {
     throw InvalidArgument("backend nccl: this process sees no CUDA device; use gloo");
   }
-  // What others wait for goes before what this rank computes beside it, also in a CUDA graph, which
-  // is recorded on a stream of the same priority.
+  // What others wait for goes before what this rank computes beside it; in a CUDA graph, which is
+  // recorded on a stream of this priority, not behind it.
   auto native = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   native->timeout = options.timeout;
   native->group_name = options.group_name;

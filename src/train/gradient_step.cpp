@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <c10/core/Device.h>
 
+#include "comm/group_impl.h"
 #include "lockstep/autocast.h"
 #include "lockstep/clip_grad.h"
 #include "lockstep/random_scope.h"
@@ -210,6 +211,7 @@ StepKind GradientStep::kind_of(const std::vector<StepBatch>& batches, const Weig
   constexpr int kStepsToGiveUpTheFirst = 10;
   if (++unlike_steps_ == kStepsToGiveUpTheFirst && !graphs_->is_recorded()) {
     unlike_steps_ = 0;  // it was the first that was unusual
+    counts_seen_.clear();
     task_.release_held();
     graphs_->forget();
   }
@@ -258,7 +260,7 @@ void GradientStep::expect_on_device(TaskLoss& loss) const {
     if (tensor.device() == world_.device()) return;
     throw InvalidArgument(concat("cuda_graph: a tensor of the loss function's result is on ",
                                  tensor.device(), ", and would stay as it is; compute it on ",
-                                 world_.device()));
+                                 world_.device(), " (torch::full, where it is a constant)"));
   });
 }
 
@@ -279,6 +281,15 @@ void GradientStep::watch_counts(const TaskLoss& loss) {
   for (const auto& [name, metric] : loss.metrics) {
     watch(name, metric.count, "leave the metric to an evaluation");
   }
+}
+
+// Before anything else waits for the device, which has no time-out.
+void GradientStep::await_reduced(std::int64_t step) {
+  if (share_.slots == 1) return;
+  const std::chrono::milliseconds limit = world_.group().impl()->timeout;
+  if (graphs_->await(limit)) return;
+  throw Timeout(concat("step ", step, ": the gradients were not reduced within ", limit.count(),
+                       " ms; a rank hangs or is lost"));
 }
 
 void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::size_t first,
@@ -302,6 +313,7 @@ void GradientStep::backward_of_slot(const std::vector<StepBatch>& batches, std::
     const bool recorded = reduce && graphs_ != nullptr && graphs_->is_usual();
     if (recorded) {
       loss = replay(i, batch, weights, {.first = i == first, .last = reduces});
+      if (reduces) await_reduced(step);
     } else {
       loss = forward([&] { return task_.forward(i); });
       clock_.mark(&StepTimes::forward);

@@ -107,6 +107,7 @@ class GradientStep {
                   const Place& place);
   void watch_counts(const TaskLoss& loss);
   void expect_on_device(TaskLoss& loss) const;
+  void await_reduced(std::int64_t step);
   void distribute(const std::shared_ptr<GradientCompression>& compression, bool formed_again);
   std::optional<std::chrono::nanoseconds> reduced_since(bool reduced) const;
   std::size_t end_of_slot(const std::vector<StepBatch>& batches, std::size_t first) const;

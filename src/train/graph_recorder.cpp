@@ -26,7 +26,7 @@ class Rehearsal : public GraphRecorder {
     work();
     ++rehearsed_parts().replayed;
   }
-  bool await(std::chrono::nanoseconds) override { return true; }
+  bool await(std::chrono::nanoseconds) override { return !rehearsed_parts().hang; }
   void forget() override { parts_.clear(); }
 
  private:

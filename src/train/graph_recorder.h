@@ -43,10 +43,11 @@ class GraphRecorder {
 /// so all that surrounds graphs is tested where there is no GPU. Throws InvalidArgument without it.
 std::unique_ptr<GraphRecorder> make_graph_recorder(c10::Device device);
 
-/// What rehearsals of this process have done, in parts of steps.
+/// What rehearsals of this process have done, in parts of steps; and what they are to do.
 struct RehearsedParts {
   int recorded = 0;
   int replayed = 0;
+  bool hang = false;  // from now on, as it looks to those who wait
 };
 RehearsedParts& rehearsed_parts();
 

@@ -79,7 +79,6 @@ class TrainerCore {
                    StepArguments& arguments);
   bool multiplies_in_update() const;
   double normalize_for_update(std::optional<double> divisor, StepArguments& arguments);
-  void await_replayed();
   void watch_recording();
   std::vector<at::Tensor> rates_for_update();
   void part_of_step(const std::string& name, const std::function<void()>& work);

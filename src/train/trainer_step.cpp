@@ -9,7 +9,6 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include "comm/group_impl.h"
 #include "comm/recovery.h"
 #include "control/progress_meter.h"
 #include "lockstep/clip_grad.h"
@@ -187,17 +186,7 @@ double TrainerCore::normalize_for_update(std::optional<double> divisor, StepArgu
     }
   });
   arguments.grad_factor = here.grad_factor;
-  await_replayed();
   return here.norm.item<double>();
-}
-
-void TrainerCore::await_replayed() {
-  if (graphs_ == nullptr || share_.slots == 1) return;
-  const std::chrono::milliseconds limit = world_.group().impl()->timeout;
-  if (graphs_->await(limit)) return;
-  world_.abort();
-  throw Timeout(concat("step ", state_->position.step, ": the gradients were not reduced within ",
-                       limit.count(), " ms; a rank hangs or is lost"));
 }
 
 // Once, where nothing comes of an option that was set.
@@ -270,10 +259,13 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
   // The reduced gradients no longer tell whose they were. Computing the step again, which gives the
   // same numbers, does; beside what is recorded there may be no memory for that.
   std::optional<std::string> parameter;
+  bool searched = true;
   try {
     parameter =
         gradients_->find_non_finite(transaction, batches, state_->position.step, scale_loss);
   } catch (const c10::OutOfMemoryError&) {
+    if (graphs_ == nullptr || share_.slots > 1) throw;  // others may wait for this rank
+    searched = false;
   }
   transaction.abort();
   int culprit = -1;
@@ -288,7 +280,10 @@ void TrainerCore::on_non_finite(StepTransactions::Step& transaction,
   const std::int64_t step = state_->position.step;
   const std::string what =
       culprit >= 0 ? concat("the gradient of '", name, "' is not finite on rank ", culprit)
-                   : std::string("the loss, or the sum of the ranks' gradients, is not finite");
+      : searched   ? std::string("the loss, or the sum of the ranks' gradients, is not finite")
+                   : std::string(
+                         "the loss, or a gradient, is not finite (there was no memory to "
+                           "find out which)");
   const std::string message = concat("step ", step, ": ", what);
   if (options_.non_finite == NonFinite::raise) {
     throw NonFiniteStep(message, {.rank = culprit, .step = step, .parameter = name});

@@ -31,6 +31,7 @@ class Machine:
             f"echo 'x_test.cpp:7: Failure'; echo '[  FAILED  ] 1 test'; exit {training}\n",
         )
         program(self.commands / "cmake", f'echo "$@" >> {self.folder}/asked\n')
+        program(self.commands / "ctest", "echo '100% tests passed, 0 tests failed out of 1'\n")
         if sanitizer:
             # Runs what it is given behind its own options.
             program(
@@ -62,11 +63,12 @@ def all_stages_pass_and_say_what_they_found():
         machine = Machine(folder)
         status, out, _ = machine.run()
         check(status == 0, out)
-        for stage in "kernels", "training", "memcheck", "racecheck":
+        for stage in "kernels", "training", "programs", "memcheck", "racecheck":
             check(f"== {stage}: " in out, out)
         check("PASSED  ] 7 tests." in out and "0 errors (racecheck)" in out, out)
-        check("4 stages, 0 failed, 0 left out" in out, out)
-        check("--target kernels_test cuda_test" in (machine.folder / "asked").read_text(), "targets")
+        check("5 stages, 0 failed, 0 left out" in out, out)
+        asked = (machine.folder / "asked").read_text()
+        check("--target kernels_test cuda_test train_llm" in asked, asked)
 
 
 def a_stage_that_fails_is_named_and_the_others_run():
@@ -74,7 +76,7 @@ def a_stage_that_fails_is_named_and_the_others_run():
         status, out, _ = Machine(folder, training=1).run()
         check(status == 1, out)
         check("x_test.cpp:7: Failure" in out, out)
-        check("4 stages, 1 failed (training), 0 left out" in out, out)
+        check("5 stages, 1 failed (training), 0 left out" in out, out)
     with tempfile.TemporaryDirectory() as folder:
         status, out, _ = Machine(folder, kernels=139).run("kernels", "memcheck")
         check(status == 1 and "2 stages, 2 failed (kernels memcheck)" in out, out)

@@ -313,7 +313,7 @@ RANKS_TEST_WITH(CudaGraphOnNccl, reduces_inside_and_updates_apart, {.count = 1, 
   // Those in the middle are one part: what it leaves is that of the last of them.
   std::map<std::string, at::Tensor> losses;
   double first = 0, last = 0;
-  for (int step = 0; step < 30; ++step) {
+  for (int step = 0; step < 40; ++step) {
     // Given up, on both sides: the first that was to be recorded, and one that was replayed.
     const bool given_up = step == 12 || step == 20;
     const at::Tensor before = graphed->parameters()[0].detach().clone();

@@ -162,6 +162,17 @@ constexpr auto kMeanLoss = [](auto& model, const at::Tensor& batch) {
 
 }  // namespace
 
+TEST(RehearsedGraph, a_first_batch_of_another_count_does_not_count) {
+  const auto sum = [](auto& model, const at::Tensor& batch) {
+    const at::Tensor errors = model(torch::ones({4, 8}) * batch.mean()).square();
+    return LossSum{.sum = errors.sum(),
+                   .count = static_cast<double>(batch.numel()),
+                   .metrics = {{"numbers", {.sum = batch.sum(), .count = batch.size(1) / 2.0}}}};
+  };
+  const auto make = [] { return Loader(FirstIsLonger{}, {.batch_size = 1}); };
+  EXPECT_GT(expect_same_bits(make, sum, options_of(1)), 0);
+}
+
 TEST(RehearsedGraph, a_first_batch_of_another_shape_does_not_keep_the_others_from_being_recorded) {
   const int replayed = expect_same_bits([] { return Loader(FirstIsLonger{}, {.batch_size = 1}); },
                                         kMeanLoss, options_of(1));
@@ -262,6 +273,39 @@ RANKS_TEST(RehearsedGraph, ranks_replay_together, 2) {
   for (const auto& [name, tensor] : plain.tensors) {
     EXPECT_TRUE(tensor.equal(rehearsed.tensors.at(name))) << name;
   }
+}
+
+// Whatever looks at a loss waits for the device, so the time-out has to come before.
+RANKS_TEST(RehearsedGraph, a_replay_that_does_not_end_has_the_groups_time_out, 2) {
+  World world = init();
+  TrainerOptions options = options_of(2);
+  options.cuda_graph = true;
+  options.log_every = 1;
+  options.epochs = 12;
+  const auto sum = [](auto& model, const auto& batch) {
+    const at::Tensor errors = (model(batch.first) - batch.second).square();
+    return LossSum{.sum = errors.sum(), .count = 4};
+  };
+  struct Hangs : Callback {
+    void on_step(const StepReport& report) override {
+      last = report.step;
+      rehearsed_parts().hang = rehearsed_parts().replayed > 0;
+    }
+    std::int64_t last = 0;
+  };
+  const auto hangs = std::make_shared<Hangs>();
+  options.callbacks = {hangs};
+  const Rehearsing rehearsing;
+  Loader data(Waves{}, {.batch_size = 4});
+  std::string said;
+  try {
+    Trainer(world, options).fit(new_net(), data, sum);
+  } catch (const Timeout& timeout) {
+    said = timeout.what();
+  }
+  EXPECT_EQ(said,
+            "step " + std::to_string(hangs->last) +
+                ": the gradients were not reduced within 1800000 ms; a rank hangs or is lost");
 }
 
 TEST(RehearsedGraph, counts_that_differ_must_be_tensors) {
