@@ -118,6 +118,7 @@ class Gpt2Impl : public torch::nn::Module, public DeferredModule {
   void initialise();
   void check_ids(const at::Tensor& ids, std::int64_t past) const;
   at::Tensor hidden_states(const at::Tensor& ids, KeyValueCache* cache);
+  std::string objection_to_fused(const at::Tensor& ids) const;
   bool takes_fused_path(const at::Tensor& ids);
 
   Gpt2Config config_;

@@ -46,7 +46,19 @@ __device__ void write_zeros(Bf16* row, int packs) {
   }
 }
 
+// The pack from column `first` on, in which the vocabulary ends.
+__device__ Pack without_padding(const Pack& read, int first, int vocabulary) {
+  float values[kPack];
+  unpack(read, values);
+  for (int j = 0; j < kPack; ++j) {
+    if (first + j >= vocabulary) values[j] = -INFINITY;
+  }
+  return pack(values);
+}
+
 // A block has a row. Two blocks share a multiprocessor, so that one reads while another computes.
+// A row that is not kept on chip is read again, from the cache where it lies there still.
+template <bool kKeeps>
 __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
   extern __shared__ int4 kept[];  // the row
   __shared__ float scratch[kThreads / kWarp];
@@ -60,32 +72,30 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
     return;
   }
 
+  const auto read = [&](int at) {
+    return kKeeps ? load_streaming(row + at * kPack) : load(row + at * kPack);
+  };
   RunningSum running;
   for (int first = threadIdx.x; first < full_packs; first += kAtOnce * kThreads) {
     Pack values[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kThreads;
-      if (at < full_packs) values[i] = load_streaming(row + at * kPack);
+      if (at < full_packs) values[i] = read(at);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int at = first + i * kThreads;
       if (at >= full_packs) break;
-      kept[at] = reinterpret_cast<const int4&>(values[i]);
+      if constexpr (kKeeps) kept[at] = reinterpret_cast<const int4&>(values[i]);
       running.add(values[i]);
     }
   }
   const bool has_edge = full_packs < packs && threadIdx.x == full_packs % kThreads;
   if (has_edge) {
     // The pack in which the vocabulary ends, and what follows, which is all padding.
-    float values[kPack];
-    unpack(load_streaming(row + full_packs * kPack), values);
-    for (int j = 0; j < kPack; ++j) {
-      if (full_packs * kPack + j >= pass.vocabulary) values[j] = -INFINITY;
-    }
-    const Pack masked = pack(values);
-    kept[full_packs] = reinterpret_cast<const int4&>(masked);
+    const Pack masked = without_padding(read(full_packs), full_packs * kPack, pass.vocabulary);
+    if constexpr (kKeeps) kept[full_packs] = reinterpret_cast<const int4&>(masked);
     running.add(masked);
   }
   const float top = block_max(running.top, scratch);
@@ -97,11 +107,16 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
   for (int at = threadIdx.x; at < packs; at += kThreads) {
     float values[kPack] = {};
     if (at < used_packs) {
-      unpack(reinterpret_cast<const Pack&>(kept[at]), values);
+      if constexpr (kKeeps) {
+        unpack(reinterpret_cast<const Pack&>(kept[at]), values);
+      } else {
+        unpack(at < full_packs ? read(at) : without_padding(read(at), at * kPack, pass.vocabulary),
+               values);
+      }
 #pragma unroll
       for (int j = 0; j < kPack; ++j) values[j] = exp_shifted(values[j], top) * factor;
       if (label / kPack == at) {
-        const Bf16* logits = reinterpret_cast<const Bf16*>(kept);
+        const Bf16* logits = kKeeps ? reinterpret_cast<const Bf16*>(kept) : row;
         values[label % kPack] -= pass.scale;
         pass.losses[blockIdx.x] = logf(sum) - (to_float(logits[label]) - top);
       }
@@ -110,9 +125,8 @@ __global__ void __launch_bounds__(kThreads, 2) row_kernel(CrossEntropy pass) {
   }
 }
 
-}  // namespace
-
-int cross_entropy_max_stride() {
+// The widest row that fits into the shared memory of the current device.
+int max_kept_stride() {
   int device = 0;
   int bytes = 0;
   cudaGetDevice(&device);
@@ -120,17 +134,22 @@ int cross_entropy_max_stride() {
   return (bytes - 1024) / static_cast<int>(sizeof(Pack)) * kPack;
 }
 
+}  // namespace
+
 void cross_entropy(const CrossEntropy& pass, Stream stream) {
   require(pass.rows > 0, "cross_entropy", "at least one row");
   require(pass.vocabulary > 0 && pass.vocabulary <= pass.stride && pass.stride % kPack == 0,
           "cross_entropy", "a stride that is a multiple of 8 and not below the vocabulary");
-  static const int max_stride = cross_entropy_max_stride();
-  require(pass.stride <= max_stride, "cross_entropy", "rows that fit into shared memory");
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           max_stride * static_cast<int>(sizeof(Bf16)));
-  require(allowed == cudaSuccess, "cross_entropy", "more shared memory than the device has");
-  row_kernel<<<pass.rows, kThreads, sizeof(Bf16) * pass.stride, stream>>>(pass);
+  static const int max_stride = max_kept_stride();
+  if (pass.stride > max_stride) {
+    row_kernel<false><<<pass.rows, kThreads, 0, stream>>>(pass);
+  } else {
+    static const cudaError_t allowed =
+        cudaFuncSetAttribute(row_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             max_stride * static_cast<int>(sizeof(Bf16)));
+    require(allowed == cudaSuccess, "cross_entropy", "more shared memory than the device has");
+    row_kernel<true><<<pass.rows, kThreads, sizeof(Bf16) * pass.stride, stream>>>(pass);
+  }
   check_launch("cross_entropy");
 }
 

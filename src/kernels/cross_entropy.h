@@ -12,8 +12,9 @@ namespace lockstep::kernels {
 /// `ignored_label` has loss 0 and gradient 0; one whose label is not in the vocabulary has gradient
 /// 0 and a loss that is not a number, so that it is seen.
 ///
-/// Each row is read once and written once: it stays on chip between, which takes 2 bytes of shared
-/// memory an element and so allows a stride of up to cross_entropy_max_stride().
+/// Each row is written once, and read once where it can stay on chip in between, which takes 2
+/// bytes of shared memory an element: strides of up to 115,712 on an H100 or H200, 82,944 on an
+/// A100, 50,176 on an RTX 30 or 40. Wider rows are read twice.
 struct CrossEntropy {
   Bf16* logits = nullptr;
   const std::int64_t* labels = nullptr;
@@ -24,7 +25,6 @@ struct CrossEntropy {
   float scale = 1.0f;
   std::int64_t ignored_label = -100;
 };
-int cross_entropy_max_stride();
 void cross_entropy(const CrossEntropy& pass, Stream stream);
 
 }  // namespace lockstep::kernels

@@ -5,6 +5,7 @@ add_library(lockstep_kernels OBJECT
   kernels/cast.cu
   kernels/column_sum.cu
   kernels/cross_entropy.cu
+  kernels/device_code.cu
   kernels/embedding.cu
   kernels/head_loss.cu
   kernels/launch_check.cu

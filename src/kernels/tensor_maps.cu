@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "kernels/device_code.h"
+
 namespace lockstep::kernels {
 namespace {
 
@@ -29,7 +31,7 @@ bool has_tiles() {
   int device = 0, major = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major == kHopper && encoder() != nullptr;
+  return major == kHopper && has_hopper_code() && encoder() != nullptr;
 }
 
 CUtensorMap tile_map(const Bf16* matrix, std::int64_t rows, std::int64_t columns, int tile_rows) {

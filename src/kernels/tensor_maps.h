@@ -6,8 +6,8 @@
 
 namespace lockstep::kernels {
 
-/// Whether the current device has Hopper's tiles (hopper.cuh), and the driver describes matrices to
-/// its copy engine.
+/// Whether the current device has Hopper's tiles (hopper.cuh), they were compiled for it, and the
+/// driver describes matrices to its copy engine.
 bool has_tiles();
 
 /// How the copy engine sees a matrix of bfloat16 [rows, columns]: in tiles of 64 columns.

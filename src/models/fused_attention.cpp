@@ -34,6 +34,7 @@ at::Tensor bytes_beside(const at::Tensor& like, std::int64_t count) {
 
 AttentionBy way_of(kernels::Attention& attention, const AttentionShape& shape) {
   const AttentionChoice choice = attention_choice();
+  if (choice == AttentionChoice::aten) return AttentionBy::aten;
   if (choice == AttentionChoice::tiles && kernels::has_tile_attention(shape)) {
     return AttentionBy::tiles;
   }
@@ -77,9 +78,10 @@ AttentionChoice attention_choice() {
     const std::string_view by = told == nullptr ? "auto" : told;
     if (by == "auto") return AttentionChoice::fastest;
     if (by == "cudnn") return AttentionChoice::cudnn;
+    if (by == "aten") return AttentionChoice::aten;
     if (by == "tiles") return AttentionChoice::tiles;
     throw InvalidArgument(
-        concat("LOCKSTEP_ATTENTION is '", by, "'; it must be auto, cudnn or tiles"));
+        concat("LOCKSTEP_ATTENTION is '", by, "'; it must be auto, cudnn, aten or tiles"));
   }();
   return choice;
 }

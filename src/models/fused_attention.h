@@ -13,9 +13,10 @@ enum class AttentionBy {
   tiles,  // our own kernels
 };
 
-/// LOCKSTEP_ATTENTION: `auto`, or nothing, for the fastest, `cudnn`, or `tiles` for our own kernels
-/// wherever they can be used, whose sums have an order. Throws InvalidArgument where it is another.
-enum class AttentionChoice { fastest, cudnn, tiles };
+/// LOCKSTEP_ATTENTION: `auto`, or nothing, for the fastest, `cudnn`, `aten` for cuDNN as builds
+/// without its headers call it, or `tiles` for our own kernels wherever they can be used, whose
+/// sums have an order. Throws InvalidArgument where it is another.
+enum class AttentionChoice { fastest, cudnn, aten, tiles };
 AttentionChoice attention_choice();
 
 /// Attention's result and what its gradient needs.

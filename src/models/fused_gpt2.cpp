@@ -15,9 +15,10 @@
 #include <ATen/ops/ne.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "kernels/cross_entropy.h"
+#include "kernels/device_code.h"
 #include "kernels/embedding.h"
 #include "lockstep/error.h"
 #include "models/fused_head.h"
@@ -251,6 +252,18 @@ class Count {
   at::cuda::CUDAEvent copied_;
 };
 
+std::string objection_to_device(c10::Device device) {
+  const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(device.index());
+  if (properties.major < 8) return "the GPU is older than sm_80";
+  const c10::cuda::CUDAGuard guard(device);
+  if (kernels::has_device_code()) return "";
+  const int architecture = 10 * properties.major + properties.minor;
+  return concat(
+      "this build has no kernels for the GPU's architecture; "
+      "-DCMAKE_CUDA_ARCHITECTURES=",
+      architecture, " makes one that has");
+}
+
 std::string objection_to_shape(const Gpt2Config& config, const at::Tensor& ids) {
   constexpr std::int64_t kMostLogitBytes = std::int64_t{16} << 30;
   const std::int64_t head_size = config.n_embd / config.n_head;
@@ -263,9 +276,6 @@ std::string objection_to_shape(const Gpt2Config& config, const at::Tensor& ids) 
     return concat("n_inner is ", config.inner(), ", not a multiple of 8");
   if (head_size % 8 != 0 || head_size > 128) {
     return concat("a head has ", head_size, " columns, not a multiple of 8 up to 128");
-  }
-  if (padded > kernels::cross_entropy_max_stride()) {
-    return concat("the vocabulary has ", config.vocab_size, " tokens, more than fit on chip");
   }
   if (ids.numel() * padded * 2 > kMostLogitBytes) {
     return concat("the logits of ", ids.numel(), " tokens would take more than 16 GiB");
@@ -299,11 +309,10 @@ std::string FusedGpt2::objection(const Gpt2Config& config, const Gpt2Weights& we
   if (is_training && (config.embd_pdrop > 0 || config.attn_pdrop > 0 || config.resid_pdrop > 0)) {
     return "there is dropout";
   }
-  if (at::cuda::getDeviceProperties(ids.device().index())->major < 8) {
-    return "the GPU is older than sm_80";
+  for (std::string reason : {objection_to_device(ids.device()), objection_to_shape(config, ids)}) {
+    if (!reason.empty()) return reason;
   }
-  std::string reason = objection_to_shape(config, ids);
-  return reason.empty() ? objection_to_weights(weights, ids.device()) : reason;
+  return objection_to_weights(weights, ids.device());
 }
 
 Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Options& options,

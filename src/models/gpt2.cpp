@@ -240,16 +240,22 @@ at::Tensor Gpt2Impl::forward(const at::Tensor& ids) {
   return at::linear(hidden, weight).narrow(-1, 0, config_.vocab_size);
 }
 
-bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
-  if (!options_.fused || !ids.is_cuda() || autocast_type(ids.device()) != at::kBFloat16) {
-    return false;
+std::string Gpt2Impl::objection_to_fused(const at::Tensor& ids) const {
+  if (weights_->wte.scalar_type() == at::kBFloat16) {
+    return "its weights are bfloat16; with Precision::bf16_autocast they stay float32";
   }
+  if (autocast_type(ids.device()) != at::kBFloat16) return "there is no Autocast to bfloat16";
   ForwardUnits* units = ForwardUnits::current();
-  const std::string reason = units != nullptr && !units->gather_all()
-                                 ? "its parameters are sharded"
-                                 : FusedGpt2::objection(config_, *weights_, ids, is_training());
+  if (units != nullptr && !units->gather_all()) return "its parameters are sharded";
+  return FusedGpt2::objection(config_, *weights_, ids, is_training());
+}
+
+bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {
+  if (!options_.fused || !ids.is_cuda()) return false;
+  const std::string reason = objection_to_fused(ids);
   if (reason.empty()) return true;
-  if (!std::exchange(said_why_not_fused_, true)) {
+  // Where nothing is learned, speed is of less concern, and another precision may be meant.
+  if (at::GradMode::is_enabled() && !std::exchange(said_why_not_fused_, true)) {
     std::fprintf(stderr,
                  "lockstep: this GPT-2 computes with ATen's operators, not the fused ones: %s\n",
                  reason.c_str());

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "kernels/adamw.h"
+#include "kernels/device_code.h"
 #include "optim/weight_copies.h"
 
 namespace lockstep {
@@ -48,6 +49,8 @@ bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options) {
   for (std::size_t i = 0; i < batch.parameters.size(); ++i) {
     if (!fits(batch, i)) return false;
   }
+  const c10::cuda::CUDAGuard guard(device);
+  if (!kernels::has_device_code()) return false;
 
   std::vector<kernels::AdamWPart> parts;
   std::vector<std::shared_ptr<WeightCopy>> copies;
@@ -65,7 +68,6 @@ bool step_on_gpu(const FusedBatch& batch, const AdamWOptions& options) {
                      .count = weight.numel()});
     copies.push_back(std::move(copy));
   }
-  const c10::cuda::CUDAGuard guard(device);
   kernels::adamw(parts.data(), static_cast<int>(parts.size()),
                  {.learning_rate = options.lr,
                   .learning_rate_on_device = scalar(rate),
