@@ -1,5 +1,7 @@
 #include <cmath>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -105,6 +107,13 @@ TEST(FusedGpt2, takes_odd_shapes) {
   expect_near(small_config(), 1, 160);
 }
 
+// More tokens than the shared memory of a GPU has room for.
+TEST(FusedGpt2, takes_a_vocabulary_of_any_size) {
+  Gpt2Config config = small_config();
+  config.vocab_size = 120001;
+  expect_near(config, 2, 32);
+}
+
 TEST(FusedGpt2, takes_a_head_of_its_own_and_scaled_layers) {
   Gpt2Config config = small_config();
   config.tie_word_embeddings = false;
@@ -157,23 +166,83 @@ TEST(FusedGpt2, trains_as_aten_does) {
   }
 }
 
-TEST(FusedGpt2, is_left_where_it_does_not_fit) {
+namespace {
+
+// What a model says of the path that it takes.
+std::string said_of_path(Gpt2& model, const Tokens& tokens, at::ScalarType type = at::kBFloat16) {
+  std::optional<Autocast> autocast;
+  if (type != at::kFloat) {
+    autocast.emplace(AutocastOptions{.device_type = at::kCUDA, .dtype = type});
+  }
+  ::testing::internal::CaptureStderr();
+  model->forward(tokens.ids, tokens.labels);
+  std::string said = ::testing::internal::GetCapturedStderr();
+  constexpr std::string_view kBegin =
+      "lockstep: this GPT-2 computes with ATen's operators, not the fused ones: ";
+  if (said.empty()) return said;
+  EXPECT_TRUE(said.starts_with(kBegin)) << said;
+  EXPECT_TRUE(said.ends_with("\n"));
+  return said.substr(kBegin.size(), said.size() - kBegin.size() - 1);
+}
+
+}  // namespace
+
+TEST(FusedGpt2, says_once_why_another_path_is_taken) {
   Gpt2Config config = small_config();
   config.resid_pdrop = 0.5;
   Gpt2 model = small_model(true, config);
   const Tokens tokens = some_tokens(2, 32);
-  const Autocast autocast({.device_type = at::kCUDA, .dtype = at::kBFloat16});
-  ::testing::internal::CaptureStderr();
-  model->forward(tokens.ids, tokens.labels);
-  model->forward(tokens.ids, tokens.labels);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "lockstep: this GPT-2 computes with ATen's operators, not the fused ones: there is "
-            "dropout\n");
-  model->eval();
-  ::testing::internal::CaptureStderr();
-  const at::NoGradGuard no_graph;
-  model->forward(tokens.ids, tokens.labels);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(said_of_path(model, tokens), "there is dropout");
+  EXPECT_EQ(said_of_path(model, tokens), "");
+  Gpt2 evaluated = small_model(true, config);
+  evaluated->eval();
+  EXPECT_EQ(said_of_path(evaluated, tokens), "");  // it is the fused one
+  evaluated->train();
+  {
+    const at::NoGradGuard nothing_learns;
+    EXPECT_EQ(said_of_path(evaluated, tokens), "");
+  }
+  EXPECT_EQ(said_of_path(evaluated, tokens), "there is dropout");
+}
+
+TEST(FusedGpt2, says_what_does_not_fit) {
+  const Tokens tokens = some_tokens(2, 32);
+  const auto said_with = [&](auto change) {
+    Gpt2Config config = small_config();
+    change(config);
+    Gpt2 model = small_model(true, config);
+    return said_of_path(model, tokens);
+  };
+  EXPECT_EQ(said_with([](Gpt2Config&) {}), "");
+  EXPECT_EQ(said_with([](Gpt2Config& config) { config.activation = Gpt2Activation::relu; }),
+            "the activation is not gelu_new");
+  EXPECT_EQ(said_with([](Gpt2Config& config) { config.n_embd = 124; }),
+            "n_embd is 124, not a multiple of 8 up to 2048");
+  EXPECT_EQ(said_with([](Gpt2Config& config) { config.n_inner = 500; }),
+            "n_inner is 500, not a multiple of 8");
+  EXPECT_EQ(said_with([](Gpt2Config& config) { config.n_head = 32; }),
+            "a head has 4 columns, not a multiple of 8 up to 128");
+  EXPECT_EQ(said_with([](Gpt2Config& config) { config.vocab_size = 120001; }), "");
+}
+
+TEST(FusedGpt2, says_which_precision_does_not_fit) {
+  const Tokens tokens = some_tokens(2, 32);
+  const auto said_with = [&](at::ScalarType type, auto change) {
+    Gpt2 model = small_model(true);
+    change(model);
+    return said_of_path(model, tokens, type);
+  };
+  const auto as_it_is = [](Gpt2&) {};
+  EXPECT_EQ(said_with(at::kFloat, as_it_is), "there is no Autocast to bfloat16");
+  EXPECT_EQ(said_with(at::kHalf, as_it_is), "there is no Autocast to bfloat16");
+  const auto to_bf16 = [](Gpt2& model) { model->to(at::kBFloat16); };
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    EXPECT_EQ(said_with(type, to_bf16),
+              "its weights are bfloat16; with Precision::bf16_autocast they stay float32");
+  }
+  EXPECT_EQ(said_with(at::kBFloat16,
+                      [](Gpt2& model) { model->parameters().back().requires_grad_(false); }),
+            "not all weights are float32, in the GPU's memory and trained");
 }
 
 TEST(FusedGpt2, has_one_backward) {

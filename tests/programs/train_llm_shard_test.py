@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 import torch
@@ -46,22 +45,6 @@ class Sharded(programs.Case):
         self.assertEqual(code, 0, said)
         return target.read_bytes()
 
-    def losses(self, name):
-        return [line["loss"] for line in self.metrics(name) if "loss" in line]
-
-    def wait_for(self, path, process):
-        limit = time.monotonic() + programs.LIMIT
-        while not path.exists() and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.002)
-        self.assertTrue(path.exists(), f"{path} did not come")
-
-    def finish(self, process):
-        try:
-            return process.communicate(timeout=programs.LIMIT)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
     def test_its_snapshots_hold_the_bits_of_a_plain_run(self):
         self.train("plain", *SHORT, ranks=2)
         for stage in (1, 2, 3) if programs.ALL else (3,):
@@ -89,8 +72,7 @@ class Sharded(programs.Case):
         try:
             self.wait_for(self.run_folder("killed") / "snapshots" / "step_20", process)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=programs.LIMIT)
+            self.kill(process)
         self.train("killed", *options, ranks=2)
         self.assertEqual(self.files("killed", 40), expected)
 

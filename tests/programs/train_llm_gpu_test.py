@@ -1,0 +1,90 @@
+"""train_llm on a GPU, on GPT-2's fused path: attention by each library, ranks that die, recorded steps.
+
+train_llm_gpu_test.py TRAIN_LLM LOCKSTEP [unittest's arguments], in a Python that has torch.
+"""
+
+import json
+import os
+import signal
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import train_llm_test as programs  # noqa: E402  (takes the arguments)
+
+# Heads of 64 columns and blocks of 128 tokens, which our own attention takes on a Hopper; all of its sums have
+# an order, as those of the other kernels have.
+MODEL = ("-d", "data.jsonl", *programs.SMALL, "--dtype", "bf16-autocast", "--dropout", "0", "--n-embd", "128", "-s",
+         "128", "--max-steps", "240", "--ckpt-freq", "60")
+ON_GLOO = ("--device", "cuda:0", "--backend", "gloo")  # the GPU is shared
+
+
+class FusedPath(programs.Case):
+    def setUp(self):
+        super().setUp()
+        del self.environment["CUDA_VISIBLE_DEVICES"]
+        programs.write_records(self.folder / "data.jsonl", 1200)
+        # Which of cublasLt's algorithms is the fastest is found by timing, once; all later runs take the same.
+        self.train_by("tiles", "first", "--max-steps", "3")
+        self.assertTrue((self.folder / "cache/lockstep/matrix_products").exists())
+
+    def train_by(self, attention, name, *arguments, ranks=None):
+        self.environment["LOCKSTEP_ATTENTION"] = attention
+        out, err = self.run_program("-e", name, *MODEL, *arguments, ranks=ranks)
+        self.assertNotIn("ATen's operators", out + err)
+        return out + err
+
+    def start_two(self, name):
+        """Two ranks, and their run directory."""
+        self.environment["LOCKSTEP_ATTENTION"] = "tiles"
+        job = self.folder / f"job_{name}"
+        return self.start("-e", name, *MODEL, *ON_GLOO, ranks=2, launch=("--run-dir", str(job))), job
+
+    def snapshot(self, name, step):
+        return self.run_folder(name) / "snapshots" / f"step_{step}"
+
+    def assert_same_bits(self, name, expected):
+        self.assertEqual(self.losses(name), self.losses(expected))
+        self.assertEqual(self.files(name, 240), self.files(expected, 240))
+
+    def test_a_rank_that_dies_is_replaced_and_a_killed_run_goes_on_to_the_same_bits(self):
+        self.train_by("tiles", "whole", *ON_GLOO, ranks=2)
+
+        process, job = self.start_two("replaced")
+        try:
+            self.wait_for(self.snapshot("replaced", 60), process)
+            os.kill(self.process_of(1), signal.SIGKILL)
+        finally:
+            out, err = self.finish(process)
+        self.assertEqual(process.returncode, 0, out + err)
+        events = map(json.loads, (job / "events.jsonl").read_text().splitlines())
+        self.assertEqual([event["slot"] for event in events if event["kind"] == "replaced"], [1])
+        self.assert_same_bits("replaced", "whole")
+
+        process, _ = self.start_two("resumed")
+        try:
+            self.wait_for(self.snapshot("resumed", 60), process)
+        finally:
+            self.kill(process)
+        self.assertFalse(self.snapshot("resumed", 240).exists())
+        self.assertRegex(self.train_by("tiles", "resumed", *ON_GLOO, ranks=2), "goes on from step (60|120|180)")
+        self.assert_same_bits("resumed", "whole")
+
+    def test_recorded_steps_have_the_bits_of_others(self):
+        self.train_by("tiles", "plain")
+        said = self.train_by("tiles", "recorded", "--cuda-graph")
+        self.assertNotIn("none is recorded", said)
+        self.assert_same_bits("recorded", "plain")
+
+    def test_attention_may_be_anybodys(self):
+        """Rounding differs, and grows from step to step."""
+        short = ("--max-steps", "50", "--lr", "3e-4")
+        self.train_by("tiles", "tiles", *short)
+        for attention in ("cudnn", "aten"):
+            self.train_by(attention, attention, *short)
+            for mine, theirs in zip(self.losses(attention), self.losses("tiles"), strict=True):
+                self.assertAlmostEqual(mine / theirs, 1, delta=1e-2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
