@@ -4,6 +4,7 @@ run that nothing happened to.
 recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
 Both take --spares N, and --shard STAGE with --replicas N, or with --copies and --machines N, for a sharded run.
+`phases` takes --recorded: steps are rehearsed as CUDA graphs, and all ranks go on from a snapshot.
 """
 
 import argparse
@@ -63,6 +64,8 @@ class Run:
                             "COPIES": str(int(self.arguments.copies)),
                             "MACHINES": str(self.arguments.machines),
                             "MODEL": self.arguments.model}
+        if getattr(self.arguments, "recorded", False):
+            environment |= {"RECORDED": "1", "LOCKSTEP_REHEARSE_GRAPHS": "1"}
         environment |= {name: str(value) for name, value in self.settings.items()}
         environment.pop("LOCKSTEP_RUN_DIR", None)
         return environment
@@ -250,6 +253,22 @@ def machine_cases():
     }
 
 
+def recorded_cases(ranks):
+    """The first three steps are not recorded."""
+    from_snapshot = {"BACKGROUND": 0, "options": ["--max-restarts", "1"]}
+    return {
+        "in a recorded step": {"KILL_IN_STEP": 13, "KILL_RANK": ranks - 1, **from_snapshot},
+        "rank 0 after a recorded step": {"KILL_AT_STEP": 11, "KILL_RANK": 0, **from_snapshot},
+    }
+
+
+def why_from_a_snapshot(settings, arguments):
+    """What the launcher or the ranks say of it."""
+    if arguments.recorded:
+        return "cannot be replaced in place: its steps are recorded"
+    return "are not the same on" if "FLIP_AT_STEP" in settings else "is lost with them"
+
+
 def check_who_has_the_part(name, run):
     line = "its part is also on 1 other rank(s), as rank 0's"
     if run.arguments.copies:
@@ -289,7 +308,9 @@ def phases(arguments, ranks, folder):
         "in an endless loop": {"LOOP_IN_STEP": 9, "KILL_RANK": last, "hang_timeout": 3},
         "rank 0 in an endless loop": {"LOOP_IN_STEP": 10, "KILL_RANK": 0, "hang_timeout": 3},
     }
-    if arguments.shard:
+    if arguments.recorded:
+        cases = recorded_cases(ranks)
+    elif arguments.shard:
         cases |= sharded_cases(ranks, arguments)
     elif ranks > 2:
         cases |= {
@@ -318,9 +339,10 @@ def phases(arguments, ranks, folder):
         if arguments.shard:
             check_who_has_the_part(name, run)
         if "options" in settings:
-            sign = "are not the same on" if "FLIP_AT_STEP" in settings else "is lost with them"
-            if sign not in run.text():
+            if why_from_a_snapshot(settings, arguments) not in run.text():
                 raise SystemExit(f"{name}: nobody says why it cannot go on in place\n{run.text()}")
+            if arguments.recorded and "lockstep: goes on from step " not in run.text():
+                raise SystemExit(f"{name}: not from a snapshot\n{run.text()}")
             compare(name, run, undisturbed)
             print(f"{name}: equal, from the newest snapshot", flush=True)
             continue
@@ -416,6 +438,7 @@ def main():
     parser.add_argument("--steps-between", type=int, default=20)
     parser.add_argument("--slow-ms", type=int, default=2)
     parser.add_argument("--spares", type=int, default=0)
+    parser.add_argument("--recorded", action="store_true", help="steps are rehearsed as CUDA graphs")
     parser.add_argument("--shard", type=int, default=0, help="the stage")
     parser.add_argument("--replicas", type=int, default=2, help="with --shard")
     parser.add_argument("--copies", action="store_true",

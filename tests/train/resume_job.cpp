@@ -330,6 +330,7 @@ lockstep::TrainerOptions options_for(const std::shared_ptr<Killer>& killer) {
           .accumulate = 2,
           .clip_grad_norm = 1.0,
           .precision = lockstep::Precision::bf16_autocast,
+          .cuda_graph = number("RECORDED", 0) != 0,
           .ema_decay = 0.9,
           .non_finite = number("NAN_IN_STEP", -1) < 0 ? lockstep::NonFinite::raise
                                                       : lockstep::NonFinite::skip,
