@@ -29,8 +29,8 @@ struct AdamWOptions {
   const float* found_inf = nullptr;       // 1: nothing is done
 };
 
-/// One AdamW step over all parts, as PyTorch's fused kernel computes it, in one launch for every
-/// few hundred of them.
+/// One AdamW step over all parts, by the formula of PyTorch's fused kernel (not in its last bits),
+/// in one launch for every few hundred of them.
 void adamw(const AdamWPart* parts, int count, const AdamWOptions& options, Stream stream);
 
 /// norm = the square root of the sum of squares of all gradients; with `max_norm` above 0, scale =

@@ -1,7 +1,6 @@
 """Workers that die and are replaced while the others live on: real processes, without torch.
 Usage: recovery_test.py LOCKSTEP"""
 
-import os
 import signal
 import socket
 import sys

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import tempfile
-import textwrap
 import time
 import unittest
 

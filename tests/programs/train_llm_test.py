@@ -207,7 +207,7 @@ class Ranks(Case):
             self.assertEqual(process.returncode, 75, out + err)
             step = int(os.readlink(self.run_folder(name) / "snapshots" / "latest").split("_")[1])
             out, _ = self.train(name, "--max-steps", step + 10, ranks=2)
-            self.assertIn(f"trained 10 steps", out)
+            self.assertIn("trained 10 steps", out)
 
     @unittest.skipUnless(ALL, "takes long")
     def test_every_precision_trains(self):
