@@ -19,14 +19,15 @@ namespace lockstep {
 
 struct Gpt2Options {
   /// Keep only what goes into each block and compute the inside of the block again in backward: a
-  /// fraction of the memory for a third more work. The result has the same bits.
+  /// fraction of the memory for a third more work. The result has the same bits, but for
+  /// attention on a GPU where its backward adds in no order (docs/gpt2.md).
   bool activation_checkpointing = false;
   /// Compute the head with its vocabulary rounded up to a multiple of this: matrix products of some
   /// devices like 64 or 128. Weights, files and logits keep the vocabulary's own size.
   std::int64_t pad_vocab_to_multiple_of = 1;
   /// On a GPU, under Autocast to bfloat16, forward(ids, labels) computes with kernels of our own
-  /// where model and shape fit them (float32 weights, no dropout, gelu_new; see docs/gpt2.md), and
-  /// otherwise says why once. false: always with ATen's operators.
+  /// where model and shape fit them (float32 weights, no dropout, gelu_new; see docs/gpt2.md). In
+  /// training it says once why they do not. false: always with ATen's operators.
   bool fused = true;
   /// Of the initial weights, which depend on nothing else.
   std::uint64_t seed = 0;
@@ -74,9 +75,9 @@ class Gpt2Impl : public torch::nn::Module, public DeferredModule {
   at::Tensor forward(const at::Tensor& ids);
 
   /// The loss of predicting labels[b, t] from ids[b, 0..t]: labels are the next tokens, shifted
-  /// already (Hugging Face's shift_labels), or kIgnoredLabel. Logits exist for a few rows at a time
-  /// and only of labels that count, and their gradient is computed on the way; so one backward is
-  /// possible.
+  /// already (Hugging Face's shift_labels), or kIgnoredLabel. The gradient of logits is computed on
+  /// the way, so one backward is possible. But for the fused path, logits exist for a few rows at a
+  /// time, and only of labels that count.
   Gpt2Loss forward(const at::Tensor& ids, const at::Tensor& labels);
 
   /// Logits [B, vocab_size] of what follows the last token, for ids [B, T] that continue what the

@@ -140,11 +140,11 @@ void cross_entropy(const CrossEntropy& pass, Stream stream) {
   require(pass.rows > 0, "cross_entropy", "at least one row");
   require(pass.vocabulary > 0 && pass.vocabulary <= pass.stride && pass.stride % kPack == 0,
           "cross_entropy", "a stride that is a multiple of 8 and not below the vocabulary");
-  static const int max_stride = max_kept_stride();
+  const int max_stride = max_kept_stride();
   if (pass.stride > max_stride) {
     row_kernel<false><<<pass.rows, kThreads, 0, stream>>>(pass);
   } else {
-    static const cudaError_t allowed =
+    const cudaError_t allowed =
         cudaFuncSetAttribute(row_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              max_stride * static_cast<int>(sizeof(Bf16)));
     require(allowed == cudaSuccess, "cross_entropy", "more shared memory than the device has");

@@ -257,11 +257,10 @@ std::string objection_to_device(c10::Device device) {
   if (properties.major < 8) return "the GPU is older than sm_80";
   const c10::cuda::CUDAGuard guard(device);
   if (kernels::has_device_code()) return "";
-  const int architecture = 10 * properties.major + properties.minor;
-  return concat(
-      "this build has no kernels for the GPU's architecture; "
-      "-DCMAKE_CUDA_ARCHITECTURES=",
-      architecture, " makes one that has");
+  const std::string architecture =
+      properties.major == 9 ? "90a" : concat(10 * properties.major + properties.minor);
+  return concat("this build has no kernels for the GPU; -DCMAKE_CUDA_ARCHITECTURES=", architecture,
+                " makes one that has");
 }
 
 std::string objection_to_shape(const Gpt2Config& config, const at::Tensor& ids) {
@@ -285,6 +284,9 @@ std::string objection_to_shape(const Gpt2Config& config, const at::Tensor& ids) 
 }
 
 std::string objection_to_weights(const Gpt2Weights& weights, c10::Device device) {
+  if (weights.wte.scalar_type() == at::kBFloat16) {
+    return "its weights are bfloat16; the precision bf16_autocast keeps them float32";
+  }
   const auto fits = [&](const at::Tensor& weight) {
     return weight.scalar_type() == at::kFloat && weight.device() == device &&
            weight.is_contiguous() && weight.requires_grad() &&
@@ -318,6 +320,7 @@ std::string FusedGpt2::objection(const Gpt2Config& config, const Gpt2Weights& we
 Gpt2Loss FusedGpt2::loss(const Gpt2Config& config, const Gpt2Options& options,
                          const Gpt2Weights& weights, const at::Tensor& ids,
                          const at::Tensor& labels) {
+  const c10::cuda::CUDAGuard guard(ids.device());
   const at::Tensor flat_ids = ids.contiguous(), flat_labels = labels.contiguous();
   Count count(flat_labels);
   state_->weights.refresh(weights);

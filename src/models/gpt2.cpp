@@ -241,13 +241,15 @@ at::Tensor Gpt2Impl::forward(const at::Tensor& ids) {
 }
 
 std::string Gpt2Impl::objection_to_fused(const at::Tensor& ids) const {
-  if (weights_->wte.scalar_type() == at::kBFloat16) {
-    return "its weights are bfloat16; with Precision::bf16_autocast they stay float32";
+  constexpr const char* kNoAutocast = "there is no Autocast to bfloat16";
+  const bool autocasts = autocast_type(ids.device()) == at::kBFloat16;
+  if (ForwardUnits* units = ForwardUnits::current(); units != nullptr) {
+    if (!autocasts) return kNoAutocast;
+    // Of all ranks or none, and so before what may differ between them.
+    if (!units->gather_all()) return "its parameters are sharded";
   }
-  if (autocast_type(ids.device()) != at::kBFloat16) return "there is no Autocast to bfloat16";
-  ForwardUnits* units = ForwardUnits::current();
-  if (units != nullptr && !units->gather_all()) return "its parameters are sharded";
-  return FusedGpt2::objection(config_, *weights_, ids, is_training());
+  const std::string reason = FusedGpt2::objection(config_, *weights_, ids, is_training());
+  return reason.empty() && !autocasts ? kNoAutocast : reason;
 }
 
 bool Gpt2Impl::takes_fused_path(const at::Tensor& ids) {

@@ -18,7 +18,7 @@ def program(path, text):
 class Machine:
     """Its torch sees a GPU; "cmake" builds tests that end with the given codes."""
 
-    def __init__(self, folder, kernels=0, training=0, sanitizer=True):
+    def __init__(self, folder, kernels=0, training=0, sanitizer=True, compiles_kernels=True):
         self.folder = Path(folder)
         self.commands = self.folder / "commands"
         self.commands.mkdir()
@@ -31,6 +31,10 @@ class Machine:
             f"echo 'x_test.cpp:7: Failure'; echo '[  FAILED  ] 1 test'; exit {training}\n",
         )
         program(self.commands / "cmake", f'echo "$@" >> {self.folder}/asked\n')
+        if compiles_kernels:
+            (binaries.parent / "CMakeCache.txt").write_text("LOCKSTEP_KERNELS:BOOL=ON\n")
+        else:
+            (binaries.parent / "CMakeCache.txt").write_text("")
         program(self.commands / "ctest", "echo '100% tests passed, 0 tests failed out of 1'\n")
         if sanitizer:
             # Runs what it is given behind its own options.
@@ -101,6 +105,9 @@ def what_cannot_be_done_is_one_line():
         machine.python = program(machine.folder / "bare", "exit 1\n")
         status, _, error = machine.run()
         check(status == 2 and "has no torch" in error and error.count("\n") == 1, error)
+    with tempfile.TemporaryDirectory() as folder:
+        status, _, error = Machine(folder, compiles_kernels=False).run()
+        check(status == 2 and "there is no nvcc 13" in error and error.count("\n") == 1, error)
 
 
 all_stages_pass_and_say_what_they_found()

@@ -7,26 +7,37 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import unittest
+
+import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import train_llm_test as programs  # noqa: E402  (takes the arguments)
 
-# Heads of 64 columns and blocks of 128 tokens, which our own attention takes on a Hopper; all of its sums have
-# an order, as those of the other kernels have.
+# Heads of 64 columns and blocks of 128 tokens, which our own attention takes on a Hopper. All of its sums have an
+# order, as those of the other kernels have; elsewhere attention is cuDNN's, whose backward has none.
+HAS_ORDER = torch.cuda.get_device_capability()[0] == 9
 MODEL = ("-d", "data.jsonl", *programs.SMALL, "--dtype", "bf16-autocast", "--dropout", "0", "--n-embd", "128", "-s",
          "128", "--max-steps", "240", "--ckpt-freq", "60")
 ON_GLOO = ("--device", "cuda:0", "--backend", "gloo")  # the GPU is shared
 
 
 class FusedPath(programs.Case):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="lockstep_llm_")
+        cls.addClassCleanup(folder.cleanup)
+        cls.cache = folder.name
+
     def setUp(self):
         super().setUp()
         del self.environment["CUDA_VISIBLE_DEVICES"]
+        self.environment["XDG_CACHE_HOME"] = self.cache
         programs.write_records(self.folder / "data.jsonl", 1200)
         # Which of cublasLt's algorithms is the fastest is found by timing, once; all later runs take the same.
         self.train_by("tiles", "first", "--max-steps", "3")
-        self.assertTrue((self.folder / "cache/lockstep/matrix_products").exists())
+        self.assertTrue(os.path.exists(self.cache + "/lockstep/matrix_products"))
 
     def train_by(self, attention, name, *arguments, ranks=None):
         self.environment["LOCKSTEP_ATTENTION"] = attention
@@ -43,23 +54,28 @@ class FusedPath(programs.Case):
     def snapshot(self, name, step):
         return self.run_folder(name) / "snapshots" / f"step_{step}"
 
-    def assert_same_bits(self, name, expected):
+    def assert_near(self, name, expected):
+        for mine, theirs in zip(self.losses(name), self.losses(expected), strict=True):
+            self.assertAlmostEqual(mine / theirs, 1, delta=1e-2)
+
+    def assert_same_training(self, name, expected):
+        if not HAS_ORDER:
+            return self.assert_near(name, expected)
         self.assertEqual(self.losses(name), self.losses(expected))
         self.assertEqual(self.files(name, 240), self.files(expected, 240))
 
-    def test_a_rank_that_dies_is_replaced_and_a_killed_run_goes_on_to_the_same_bits(self):
+    def test_a_rank_that_dies_is_replaced_and_a_killed_run_goes_on(self):
         self.train_by("tiles", "whole", *ON_GLOO, ranks=2)
 
         process, job = self.start_two("replaced")
-        try:
+        with self.killed_where_this_fails(process):
             self.wait_for(self.snapshot("replaced", 60), process)
             os.kill(self.process_of(1), signal.SIGKILL)
-        finally:
-            out, err = self.finish(process)
+        out, err = self.finish(process)
         self.assertEqual(process.returncode, 0, out + err)
         events = map(json.loads, (job / "events.jsonl").read_text().splitlines())
         self.assertEqual([event["slot"] for event in events if event["kind"] == "replaced"], [1])
-        self.assert_same_bits("replaced", "whole")
+        self.assert_same_training("replaced", "whole")
 
         process, _ = self.start_two("resumed")
         try:
@@ -68,13 +84,13 @@ class FusedPath(programs.Case):
             self.kill(process)
         self.assertFalse(self.snapshot("resumed", 240).exists())
         self.assertRegex(self.train_by("tiles", "resumed", *ON_GLOO, ranks=2), "goes on from step (60|120|180)")
-        self.assert_same_bits("resumed", "whole")
+        self.assert_same_training("resumed", "whole")
 
-    def test_recorded_steps_have_the_bits_of_others(self):
+    def test_recorded_steps_are_as_others(self):
         self.train_by("tiles", "plain")
         said = self.train_by("tiles", "recorded", "--cuda-graph")
         self.assertNotIn("none is recorded", said)
-        self.assert_same_bits("recorded", "plain")
+        self.assert_same_training("recorded", "plain")
 
     def test_attention_may_be_anybodys(self):
         """Rounding differs, and grows from step to step."""
@@ -82,8 +98,9 @@ class FusedPath(programs.Case):
         self.train_by("tiles", "tiles", *short)
         for attention in ("cudnn", "aten"):
             self.train_by(attention, attention, *short)
-            for mine, theirs in zip(self.losses(attention), self.losses("tiles"), strict=True):
-                self.assertAlmostEqual(mine / theirs, 1, delta=1e-2)
+            self.assert_near(attention, "tiles")
+            if HAS_ORDER:  # those of tiles are ours
+                self.assertNotEqual(self.losses(attention), self.losses("tiles"))
 
 
 if __name__ == "__main__":

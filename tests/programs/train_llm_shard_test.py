@@ -104,14 +104,13 @@ class Sharded(programs.Case):
             name, job = f"one_died_{attempt}", self.folder / f"job_{attempt}"
             process = self.start("-e", name, *DATA, *options, ranks=ranks,
                                  launch=(*launch, "--run-dir", str(job)))
-            try:
+            with self.killed_where_this_fails(process):
                 self.wait_for(self.run_folder(name) / "snapshots" / "step_10", process)
                 rank = self.process_of(1)
                 with contextlib.suppress(ProcessLookupError):
                     if rank is not None:
                         os.kill(rank, signal.SIGKILL)
-            finally:
-                out, err = self.finish(process)
+            out, err = self.finish(process)
             self.assertEqual(process.returncode, 0, out + err)
             self.assertEqual(self.files(name, 40), expected)
             if sign in err + out + (job / "events.jsonl").read_text():

@@ -111,6 +111,14 @@ class Case(unittest.TestCase):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=LIMIT)
 
+    @contextlib.contextmanager
+    def killed_where_this_fails(self, process):
+        try:
+            yield
+        except BaseException:
+            self.kill(process)
+            raise
+
     def run_folder(self, name):
         return self.folder / "outputs" / name
 
@@ -164,11 +172,10 @@ class Ranks(Case):
         process = self.start("-e", "half", "-d", "data.jsonl", *SMALL, *options, ranks=2,
                              launch=("--min-world", "1", "--max-replacements", "0",
                                      "--run-dir", str(self.folder / "job")))
-        try:
+        with self.killed_where_this_fails(process):
             self.wait_for(self.run_folder("half") / "snapshots" / "step_20", process)
             os.kill(self.process_of(0), signal.SIGKILL)
-        finally:
-            out, err = self.finish(process)
+        out, err = self.finish(process)
         self.assertEqual(process.returncode, 0, out + err)
         events = (self.folder / "job" / "events.jsonl").read_text().splitlines()
         left_out = [event for event in map(json.loads, events) if event["kind"] == "left_out"]
