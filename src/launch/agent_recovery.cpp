@@ -184,7 +184,9 @@ Agent::Actions Agent::on_ranks_rejected(const RanksRejected& rejected, Time now)
 }
 
 void Agent::handle(const Recovered& recovered) {
-  if (phase_ != NodePhase::running || recovered.epoch != membership_.epoch) return;
+  // The last steps may be over here before the word comes that all go on.
+  const bool ran = phase_ == NodePhase::running || phase_ == NodePhase::succeeded;
+  if (!ran || recovered.epoch != membership_.epoch) return;
   actions_.emplace_back(NoteRecovered{recovered});
 }
 

@@ -215,6 +215,11 @@ class Pbs(Scripts):
                       self.script("qsub", "--dialect=torque", *options))
 
     def test_the_launcher_is_warned_by_the_script_and_knows_the_end(self):
+        # On a busy machine the launcher may take longer to start than the script waits.
+        self.tool("sleep", f"""#!/bin/sh
+until [ -e {self.folder}/record.ready ]; do /bin/sleep 0.01; done
+exec /bin/sleep "$@"
+""")
         script = self.script("qsub", "--time=3", "--warn=2")
         before = int(time.time())
         output = self.run_script(script, code=0, AWAITS="1")

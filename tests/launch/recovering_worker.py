@@ -5,7 +5,8 @@ Usage: recovering_worker.py FOLDER STEPS [step_seconds]
 It does what a Trainer does: meets the others, takes the newest state that one of them has, makes
 steps that need all of them, and commits each for itself. FOLDER/log gets a line for everything,
 with the worker's slot, which stays the same when ranks are numbered anew because some are left out.
-No step after the number in FOLDER/hold is begun, and while there is FOLDER/deadly no worker joins.
+No step after the number in FOLDER/hold is begun, and while there is FOLDER/deadly no worker joins,
+or none up to the epoch in it.
 RECOVERING_WORKER=NAME:SLOT:STEP does NAME at that step in that slot: exit, segv, reject, slow_join,
 and once in a job loop (for ever), evaluate or save (for 5 s), and slow_data from that step on; or, of
 spares: slow_spare, bad_spare.
@@ -161,6 +162,13 @@ def held_at():
         return steps
 
 
+def last_deadly_epoch():
+    try:
+        return int((folder / "deadly").read_text() or sys.maxsize)
+    except FileNotFoundError:
+        return 0
+
+
 def wait_while_held(agent, world):
     agent.meter.wait("the test")
     while agent.step >= held_at():
@@ -256,7 +264,7 @@ def main():
     print("process", os.getpid(), flush=True)
     agent = await_place() if is_spare else None
     log("start", "joins" if joins else "first", os.environ["LOCKSTEP_EPOCH"])
-    if joins and (folder / "deadly").exists():
+    if joins and int(os.environ["LOCKSTEP_EPOCH"]) <= last_deadly_epoch():
         os.kill(os.getpid(), signal.SIGKILL)
     if trick == "slow_join" and joins and int(os.environ["LOCKSTEP_EPOCH"]) == 2:
         time.sleep(1000)

@@ -39,13 +39,18 @@ class RecoveryCase(unittest.TestCase):
         return Job(["--nproc-per-node", str(ranks), "--run-dir", str(self.folder / run_dir), *options,
                     program, str(self.folder), str(steps), str(step_seconds)], env=env, prefix=prefix)
 
-    def lines(self):
-        """What workers wrote: (rank, pid, words)."""
+    @staticmethod
+    def whole_lines(path):
+        """But for one that is being written; none where there is no file yet."""
         try:
-            text = (self.folder / "log").read_text()
+            text = path.read_text()
         except FileNotFoundError:
             return []
-        words = [line.split() for line in text.splitlines()]
+        return text[:text.rfind("\n") + 1].splitlines()
+
+    def lines(self):
+        """What workers wrote: (rank, pid, words)."""
+        words = [line.split() for line in self.whole_lines(self.folder / "log")]
         return [(int(line[0]), int(line[1]), line[2:]) for line in words]
 
     def wait_for(self, what, holds):
@@ -66,8 +71,11 @@ class RecoveryCase(unittest.TestCase):
             os.kill(pid, number)
 
     def events(self, kind, run_dir="run"):
-        text = (self.folder / run_dir / "events.jsonl").read_text()
-        return [event for event in map(json.loads, text.splitlines()) if event["kind"] == kind]
+        lines = self.whole_lines(self.folder / run_dir / "events.jsonl")
+        return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+    def wait_for_event(self, kind, run_dir="run"):
+        self.wait_for(f"the event '{kind}'", lambda: self.events(kind, run_dir))
 
     def check_no_step_is_lost(self, ranks, steps):
         """`ranks`: that end well; a number of them, or a list. Every worker commits each step after the one before, all of a membership go on after the

@@ -20,6 +20,7 @@ class Recovery(RecoveryCase):
                 job = self.job(hold=10)
                 self.wait_for_step(5)
                 self.kill(lost)
+                self.wait_for_event("recovered")
                 self.release()
                 code, _, err = job.end()
                 self.assertEqual(code, 0, err)
@@ -41,6 +42,7 @@ class Recovery(RecoveryCase):
         job = self.job(ranks=4, hold=10)
         self.wait_for_step(5)
         self.kill(1, 2)
+        self.wait_for_event("recovered")
         self.release()
         code, _, err = job.end()
         self.assertEqual(code, 0, err)
@@ -140,9 +142,11 @@ class Recovery(RecoveryCase):
         self.assertEqual(len(self.pids(1)), 3)
 
     def test_a_rank_whose_state_differs_is_replaced(self):
-        code, _, err = self.job(trick="reject:0:6").end()
+        job = self.job(trick="reject:0:6", hold=10)
+        job.wait_for_error("rank 1 must be replaced: its state differs")
+        self.release()
+        code, _, err = job.end()
         self.assertEqual(code, 0, err)
-        self.assertIn("rank 1 must be replaced: its state differs", err)
         self.assertEqual((len(self.pids(0)), len(self.pids(1))), (1, 2))
         self.check_no_step_is_lost(2, 20)
 
@@ -275,6 +279,8 @@ class Recovery(RecoveryCase):
                 for node in (0, 1)]
         self.wait_for_step(5)
         self.kill(2)
+        for node in (0, 1):
+            self.wait_for_event("recovered", f"node{node}")
         self.release()
         for job in jobs:
             code, _, err = job.end()

@@ -209,8 +209,11 @@ class Secrets(AttackTest):
     def descendants(self, pid):
         found = [pid]
         for process in found:
-            for children in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
-                found += [int(child) for child in children.read_text().split()]
+            try:
+                for children in pathlib.Path(f"/proc/{process}/task").glob("*/children"):
+                    found += [int(child) for child in children.read_text().split()]
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # a sleep that has ended
         return found
 
     def test_the_secret_shows_nowhere(self):

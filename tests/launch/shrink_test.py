@@ -84,12 +84,11 @@ class Shrinking(RecoveryCase):
         self.assertEqual(self.slots_of("left_out"), [0, 2])
 
     def test_a_rank_that_dies_while_it_joins_is_left_out_and_comes_back(self):
-        (self.folder / "deadly").touch()
+        (self.folder / "deadly").write_text("4")  # three replacements die
         job = self.job("--min-world", "1", "--rejoin-after", "1", ranks=3, hold=10)
         self.wait_for_step(5)
         self.kill(1)
         self.wait_for_meeting([0, 2])
-        (self.folder / "deadly").unlink()
         self.wait_for_meeting([0, 1, 2])
         err = self.end_well(job, 3)
         self.assertIn("rank 1 died 4 times before all could go on: it is left out, "
@@ -106,16 +105,17 @@ class Shrinking(RecoveryCase):
                           if slot == 0 and words[0] == "revoked"][-1][2:], [])
 
     def test_who_fails_again_waits_twice_as_long(self):
-        (self.folder / "deadly").touch()
+        (self.folder / "deadly").write_text("6")  # three replacements die, and one that comes back
         job = self.job("--min-world", "1", "--rejoin-after", "1", "--max-replacements", "6", hold=10)
         self.wait_for_step(5)
         self.kill(1)
         self.wait_for("a return that fails", lambda: len(self.events("left_out")) == 2)
-        (self.folder / "deadly").unlink()
         self.wait_for_meeting([0, 1])
         err = self.end_well(job, 2)
         self.assertIn("rank 1 had been left out before: it is left out, 1 of 2 ranks go on", err)
-        out = [event["mono_ns"] for event in self.events("left_out")]
+        # From the death that led to it: the decision comes after that, and its own event later still.
+        deaths = [event["mono_ns"] for event in self.events("worker_exit")]
+        out = [max(death for death in deaths if death < event["mono_ns"]) for event in self.events("left_out")]
         back = [event["mono_ns"] for event in self.events("rejoins")]
         pauses = [(after - before) * 1e-9 for before, after in zip(out, back)]
         self.assertEqual((len(out), len(back)), (2, 2))
@@ -123,12 +123,11 @@ class Shrinking(RecoveryCase):
             self.assertGreaterEqual(pause, least - 0.01)
 
     def test_a_spare_takes_the_place_of_one_that_was_left_out(self):
-        (self.folder / "deadly").touch()
+        (self.folder / "deadly").write_text("4")  # as above
         job = self.job("--min-world", "1", "--rejoin-after", "1", "--spares", "1", hold=10)
         self.wait_for_step(5)
         self.kill(1)
         self.wait_for_meeting([0])
-        (self.folder / "deadly").unlink()
         self.wait_for_meeting([0, 1])
         self.end_well(job, 2)
         waits = [pid for slot, pid, words in self.lines() if slot == -1 and words[0] == "waits"]
@@ -141,8 +140,9 @@ class Shrinking(RecoveryCase):
         self.kill(1)
         self.wait_for_meeting([0, 2])
         (self.folder / "deadly").unlink()
+        newest = max(self.meetings())
         self.kill(0)
-        self.wait_for_meeting([0, 2], epoch=max(self.meetings()) + 1)
+        self.wait_for_meeting([0, 2], epoch=newest + 1)
         self.end_well(job, [0, 2])
         self.assertEqual(self.meetings()[max(self.meetings())], {0: (0, 2, 2), 2: (1, 2, 2)})
 

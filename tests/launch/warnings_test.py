@@ -17,17 +17,29 @@ from network import Network
 
 set_launcher(sys.argv.pop(1))
 
-# Catches SIGUSR1, speaks the protocol (unless "mute"), says what it hears, and ends with 75 a moment
-# after the stop, so that what comes twice is seen twice.
+# Catches SIGUSR1, speaks the protocol (unless "mute"), says what it hears, and ends with 75 a moment after all ranks
+# have heard of the signal and the stop, so that what comes twice is seen twice.
 WORKER = r"""
-import json, os, signal, socket, struct, sys, time
+import json, os, pathlib, signal, socket, struct, sys, time
 
 rank = os.environ["RANK"]
 def say(*words):
     os.write(1, (" ".join(str(word) for word in ("rank", rank, *words)) + "\n").encode())
 
+heard = pathlib.Path(sys.argv[0]).parent
+def hear(what):
+    (heard / f"{what}_{rank}").touch()
+def catch(*_):
+    say("caught USR1")
+    hear("signal")
+def wait_for_all():
+    deadline = time.monotonic() + 20
+    ranks = range(int(os.environ["WORLD_SIZE"]))
+    while time.monotonic() < deadline and not all(
+            (heard / f"{what}_{each}").exists() for what in ("signal", "stop") for each in ranks):
+        time.sleep(0.005)
 if "deaf" not in sys.argv:
-    signal.signal(signal.SIGUSR1, lambda *_: say("caught USR1"))
+    signal.signal(signal.SIGUSR1, catch)
 if "mute" in sys.argv:
     say("ready")
     time.sleep(60)
@@ -47,6 +59,8 @@ while True:
     message = receive()
     if message["kind"] == "stop":
         say("has", message["remaining_ms"] // 1000, "s:", message["reason"])
+        hear("stop")
+        wait_for_all()
         time.sleep(0.3)
         sys.exit(75)
 """

@@ -5,7 +5,6 @@ train_llm_gpu_test.py TRAIN_LLM LOCKSTEP [unittest's arguments], in a Python tha
 
 import json
 import os
-import signal
 import sys
 import tempfile
 import unittest
@@ -69,8 +68,7 @@ class FusedPath(programs.Case):
 
         process, job = self.start_two("replaced")
         with self.killed_where_this_fails(process):
-            self.wait_for(self.snapshot("replaced", 60), process)
-            os.kill(self.process_of(1), signal.SIGKILL)
+            self.kill_rank(1, self.snapshot("replaced", 60), process)
         out, err = self.finish(process)
         self.assertEqual(process.returncode, 0, out + err)
         events = map(json.loads, (job / "events.jsonl").read_text().splitlines())

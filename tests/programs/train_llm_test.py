@@ -97,6 +97,14 @@ class Case(unittest.TestCase):
             time.sleep(0.002)
         self.assertTrue(path.exists(), f"{path} did not come")
 
+    def kill_rank(self, rank, path, process):
+        """As soon as the run has made a file or a folder. Which process it is is found out before."""
+        limit = time.monotonic() + LIMIT
+        while (found := self.process_of(rank)) is None and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.002)
+        self.wait_for(path, process)
+        os.kill(found, signal.SIGKILL)
+
     def finish(self, process):
         """Returns what it printed."""
         try:
@@ -173,8 +181,7 @@ class Ranks(Case):
                              launch=("--min-world", "1", "--max-replacements", "0",
                                      "--run-dir", str(self.folder / "job")))
         with self.killed_where_this_fails(process):
-            self.wait_for(self.run_folder("half") / "snapshots" / "step_20", process)
-            os.kill(self.process_of(0), signal.SIGKILL)
+            self.kill_rank(0, self.run_folder("half") / "snapshots" / "step_20", process)
         out, err = self.finish(process)
         self.assertEqual(process.returncode, 0, out + err)
         events = (self.folder / "job" / "events.jsonl").read_text().splitlines()

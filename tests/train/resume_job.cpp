@@ -164,6 +164,11 @@ class Killer : public lockstep::Callback {
     const std::string until = setting("SLOW_UNTIL", "");
     if (!until.empty() && ::access(until.c_str(), F_OK) == 0) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(number("SLOW_MS", 0)));
+    // HELD_AT_STEP: no step after it is begun before that.
+    while (!until.empty() && step_ >= number("HELD_AT_STEP", 1 << 30) &&
+           ::access(until.c_str(), F_OK) != 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   /// NAN_IN_STEP: a step in which rank 0's loss has a value and no gradient, so that it is left
   /// out.
