@@ -7,10 +7,14 @@
 #include "lockstep/error.h"
 #include "lockstep/store.h"
 #include "lockstep/world.h"
+#include "tests/support/free_port.h"
 #include "tests/support/ranks.h"
+#include "tests/support/survivors.h"
 
 using namespace lockstep;
 using namespace std::chrono_literals;
+using lockstep::testing::await_survivors;
+using lockstep::testing::free_port;
 using lockstep::testing::kill_this_process;
 using lockstep::testing::this_rank;
 
@@ -46,6 +50,7 @@ RANKS_TEST_WITH(Failure, a_killed_peer_is_named_by_every_survivor, {.count = 4, 
   expect_peer_lost(2, [&] { world.group().all_reduce(tensor); });
   // Later operations say the same instead of hanging.
   expect_peer_lost(2, [&] { world.group().broadcast(tensor); });
+  await_survivors(world, {2});
 }
 
 RANKS_TEST_WITH(Failure, survivors_form_a_new_world, {.count = 3, .killed = {1}}) {
@@ -64,8 +69,7 @@ RANKS_TEST_WITH(Failure, the_death_of_the_rank_that_hosts_the_store_is_survived,
                 {.count = 3, .killed = {0}}) {
   World meeting = init();
   const auto port_of = [&](int root) {
-    std::string text;
-    if (meeting.rank() == root) text = std::to_string(Store::tcp({.serve = true}).port());
+    const std::string text = meeting.rank() == root ? std::to_string(free_port()) : "";
     return meeting.group().broadcast_string(text, root);
   };
   const std::string first_port = port_of(0), second_port = port_of(1);
@@ -103,6 +107,9 @@ RANKS_TEST(Failure, a_monitored_barrier_names_the_missing_on_every_rank, 3) {
     world.store().wait({"seen0", "seen2"}, 30s);
     return;
   }
+  // Its time begins with rank 0.
+  if (world.rank() == 2) world.store().set("comes", "1");
+  if (world.rank() == 0) world.store().wait({"comes"}, 30s);
   try {
     world.monitored_barrier({.timeout = 500ms});
     ADD_FAILURE() << "the barrier opened";

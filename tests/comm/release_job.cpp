@@ -9,10 +9,8 @@
 //
 // Processes are forked before libtorch has any threads, so that one kill takes a fraction of a
 // second.
-#include <arpa/inet.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,6 +36,7 @@
 #include "lockstep/error.h"
 #include "lockstep/store.h"
 #include "lockstep/world.h"
+#include "tests/support/free_port.h"
 
 namespace {
 
@@ -129,25 +128,6 @@ struct Notes {
   std::atomic<std::int64_t> killed_at;
   std::atomic<std::int64_t> released_at[kMostRanks];
 };
-
-bool is_free(int port) {
-  const int probe = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool bound = bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  close(probe);
-  return bound;
-}
-
-// Below those that the system gives out by itself: every rank serves a store of its own before
-// rank 0 comes to use this one, and would now and then be given just it.
-int free_port() {
-  static int next = 12000 + static_cast<int>(getpid()) % 16000;
-  while (!is_free(next)) ++next;
-  return next++;
-}
 
 std::multiset<std::string> open_descriptors() {
   std::multiset<std::string> kinds;
@@ -254,7 +234,7 @@ double release_time(const Kill& kill, const Collective& collective) {
   void* memory =
       mmap(nullptr, sizeof(Notes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& notes = *new (memory) Notes{};
-  const int port = free_port();
+  const int port = lockstep::testing::free_port();
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < kill.ranks; ++rank) {
     const pid_t pid = fork();

@@ -15,11 +15,13 @@
 #include "lockstep/error.h"
 #include "lockstep/world.h"
 #include "tests/support/ranks.h"
+#include "tests/support/survivors.h"
 
 // tests/shm has every type, operator and size; here it is about tensors, Works and process groups.
 // collectives_test.cpp and failure_test.cpp run a second time on this backend.
 using namespace lockstep;
 using namespace std::chrono_literals;
+using lockstep::testing::await_survivors;
 using lockstep::testing::kill_this_process;
 using lockstep::testing::this_rank;
 
@@ -287,6 +289,7 @@ RANKS_TEST_WITH(ShmBackend, a_rank_killed_in_any_collective_is_named,
       if (group.is_member()) lose_rank(group, collectives[victim - 2], victim);
     }
     EXPECT_TRUE(has_segments());
+    await_survivors(world, {2, 3, 4, 5, 6, 7, 8, 9});
   }
   EXPECT_FALSE(has_segments());
 }
@@ -400,4 +403,5 @@ RANKS_TEST_WITH(SharedTensors, a_rank_killed_while_they_are_reduced_is_named,
   } catch (const PeerLost& lost) {
     EXPECT_EQ(lost.peers(), std::vector<int>{1}) << lost.what();
   }
+  await_survivors(world, {1});
 }

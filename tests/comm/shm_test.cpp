@@ -20,9 +20,11 @@
 #include "shm/futex.h"
 #include "shm/shared_segment.h"
 #include "tests/support/ranks.h"
+#include "tests/support/survivors.h"
 
 using namespace lockstep;
 using namespace std::chrono_literals;
+using lockstep::testing::await_survivors;
 using lockstep::testing::kill_this_process;
 using lockstep::testing::this_rank;
 
@@ -213,6 +215,7 @@ RANKS_TEST_WITH(Shm, a_rank_killed_in_the_middle_is_named_at_once, {.count = 3, 
     EXPECT_LT(now - std::stod(world.store().get("killed_at")), 20.0);
   }
   EXPECT_THROW(mean_of(reduction, tensor), PeerLost);
+  await_survivors(world, {1});
 }
 
 RANKS_TEST(Shm, abort_ends_a_wait_here_and_at_the_peers, 3) {

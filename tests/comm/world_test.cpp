@@ -15,10 +15,12 @@
 #include "lockstep/error.h"
 #include "lockstep/rank0_first.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/support/free_port.h"
 #include "tests/support/ranks.h"
 
 using namespace lockstep;
 using namespace std::chrono_literals;
+using lockstep::testing::free_port;
 using lockstep::testing::TemporaryFolder;
 using lockstep::testing::this_rank;
 
@@ -37,11 +39,6 @@ std::string refusal(const InitOptions& options) {
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-int free_port() {
-  const Store store = Store::tcp({.serve = true});
-  return store.port();
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -137,7 +139,12 @@ TEST(Descendants, the_real_proc_shows_a_child_that_waits_uninterruptibly) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].parent, child);
   EXPECT_EQ(std::count(all.begin(), all.end(), found[0].pid), 1);
-  const auto blocked = blocked_thread(child);
+  auto blocked = blocked_thread(child);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!blocked && std::chrono::steady_clock::now() < deadline) {  // the kernel comes to it
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    blocked = blocked_thread(child);
+  }
   EXPECT_TRUE(blocked);
   EXPECT_FALSE(blocked_thread(found[0].pid));
   EXPECT_NE(describe(*read_process(child), blocked).find("blocked in the kernel (state D)"),

@@ -209,7 +209,7 @@ TEST(FindStacks, gdb_shows_the_function_of_running_and_of_stopped_ranks) {
 
   // All go on as they were.
   EXPECT_TRUE(eventually([&] { return in_state(first.pid(), 'S'); }));
-  EXPECT_TRUE(in_state(stopped.pid(), 'T'));
+  EXPECT_TRUE(eventually([&] { return in_state(stopped.pid(), 'T'); }));
 }
 
 TEST(FindStacks, without_tools_functions_are_found_all_the_same) {
@@ -230,7 +230,7 @@ TEST(FindStacks, without_tools_functions_are_found_all_the_same) {
   // C++ without its mangling, through the C++ library to where the thread begins in the C library.
   EXPECT_TRUE(contains(result.text, "std::thread::_Invoker<")) << result.text;
   EXPECT_TRUE(contains(result.text, "(libstdc++.so.6")) << result.text;
-  EXPECT_TRUE(in_state(first.pid(), 'S'));
+  EXPECT_TRUE(eventually([&] { return in_state(first.pid(), 'S'); }));
   EXPECT_EQ(inspect_process(first.pid())->tracer, 0);
 }
 

@@ -343,6 +343,9 @@ TEST(Keeper, a_process_that_does_not_go_is_named) {
   const pid_t pid = test.start(1, spec);
   // A tracer holds the remains of its tracee back until it has waited for them itself.
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
+  const Watched process(pid);
+  ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  ASSERT_TRUE(process.ended_within(kPatience));
   test.keeper.kill_leftovers(1);
   const auto stuck = test.next<StuckProcesses>();
   ASSERT_EQ(stuck.processes.size(), 1u);
@@ -421,8 +424,10 @@ TEST(Keeper, nothing_outlives_a_launcher_that_is_killed) {
   const auto children = descendants_of(launcher);
   ASSERT_FALSE(children.empty());
   const pid_t keeper = children[0].pid;
+  const Watched last(keeper);
   ASSERT_EQ(::kill(launcher, SIGKILL), 0);
-  expect_all_end(processes, 1000ms);
+  ASSERT_TRUE(last.ended_within(kPatience));
+  expect_all_end(processes, 0ms);
   ASSERT_EQ(::waitpid(launcher, nullptr, 0), launcher);
   EXPECT_EQ(::waitpid(keeper, nullptr, 0), keeper);
 }

@@ -45,7 +45,11 @@ struct Hub {
                         [this](int slot, const WorkerHello& hello) {
                           events.push_back(concat("hello ", slot, " ", hello.program));
                         },
-                    .on_heartbeat = [this](int, const WorkerHeartbeat&) { ++heartbeats; },
+                    .on_heartbeat =
+                        [this](int, const WorkerHeartbeat&) {
+                          ++heartbeats;
+                          last_heartbeat = EventLoop::Clock::now();
+                        },
                     .on_lost_peers =
                         [this](int slot, const WorkerLostPeers& lost) {
                           events.push_back(
@@ -75,6 +79,7 @@ struct Hub {
   SlotPlace place{.slot = 3, .epoch = 2};
   int asked = 0;
   int heartbeats = 0;
+  EventLoop::Clock::time_point last_heartbeat;
   std::vector<std::string> events;
   std::string refused;
   std::optional<WorkerHub> hub;

@@ -53,7 +53,7 @@ TEST(WorkerHub, a_thousand_reports_are_a_few_messages) {
   AgentClient client(options_for(hub));
   ASSERT_TRUE(eventually(loop, [&] { return hub.heartbeats > 0; }));
   const int before = hub.heartbeats;
-  const auto start = EventLoop::Clock::now();
+  const auto start = hub.last_heartbeat;
   for (int step = 0; step < 1000; ++step) client.report(step, "step");
   ASSERT_TRUE(eventually(loop, [&] { return hub.hub->state(3)->heartbeat.step == 999; }));
   const auto intervals = (EventLoop::Clock::now() - start) / milliseconds(10);
@@ -148,7 +148,7 @@ TEST(WorkerHub, waits_for_the_agent_to_note_a_worker_that_was_quick) {
 
 TEST(WorkerHub, refuses_a_process_that_it_did_not_start) {
   EventLoop loop;
-  Hub hub(loop, {.handshake_timeout = milliseconds(50)});
+  Hub hub(loop, {.handshake_timeout = milliseconds(500)});
   hub.worker = 0;
   AgentClient client(options_for(hub));
   ASSERT_TRUE(eventually(loop, [&] { return !client.problem().empty(); }));
@@ -210,7 +210,7 @@ TEST(WorkerHub, the_worker_of_a_later_epoch_takes_the_place_of_one_that_lingers)
 
 TEST(WorkerHub, garbage_silence_and_huge_frames_harm_nobody_else) {
   EventLoop loop;
-  Hub hub(loop, {.handshake_timeout = milliseconds(100)});
+  Hub hub(loop, {.handshake_timeout = milliseconds(500)});
   AgentClient client(options_for(hub));
   ASSERT_TRUE(eventually(loop, [&] { return hub.hub->connected(3); }));
   for (const std::string& bytes :

@@ -9,6 +9,7 @@
 #include "lockstep/world.h"
 #include "tests/pipeline/chain_model.h"
 #include "tests/support/ranks.h"
+#include "tests/support/survivors.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -52,13 +53,7 @@ void lose_a_stage(World& world, const ProcessGroup& group, const PipelineOptions
           << text;
     }
   }
-  // A survivor that ends before the others have looked would be counted among the dead.
-  std::vector<std::string> told;
-  for (int rank = 0; rank < world.world_size(); ++rank) {
-    if (rank != victim) told.push_back(concat("told_", rank));
-  }
-  world.store().set(concat("told_", world.rank()), "1");
-  world.store().wait(told, std::chrono::minutes(2));
+  await_survivors(world, {victim});
 }
 
 }  // namespace

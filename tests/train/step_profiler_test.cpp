@@ -56,17 +56,20 @@ std::set<std::string> threads_of(const std::vector<Event>& events) {
 
 constexpr const char* kEndOfBackward = "end of backward";
 
-/// Knows whether a bucket is being reduced, by the same events that the profiler sees.
+/// Knows whether a bucket has been reduced, by the same events that the profiler sees. Their ends,
+/// because by then the profiler has certainly noted their begins.
 class ReductionsSeen {
  public:
   ReductionsSeen()
       : handle_(at::addGlobalCallback(
-            at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}))) {}
+            at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}))) {}
   ~ReductionsSeen() { at::removeCallback(handle_); }
   ReductionsSeen(const ReductionsSeen&) = delete;
 
+  /// Those that have begun before no longer count.
   void forget() {
     const std::lock_guard lock(mutex_);
+    ++round_;
     seen_ = false;
   }
   bool wait_for_one() {
@@ -75,18 +78,28 @@ class ReductionsSeen {
   }
 
  private:
-  static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    if (std::string_view(function.name()) == "lockstep::all_reduce") {
-      const std::lock_guard lock(mutex_);
-      seen_ = true;
-      changed_.notify_all();
-    }
-    return nullptr;
+  struct Round : at::ObserverContext {
+    explicit Round(int number) : number(number) {}
+    const int number;
+  };
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) != "lockstep::all_reduce") return nullptr;
+    const std::lock_guard lock(mutex_);
+    return std::make_unique<Round>(round_);
+  }
+  static void end(const at::RecordFunction&, at::ObserverContext* begun) {
+    if (begun == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (static_cast<Round*>(begun)->number != round_) return;
+    seen_ = true;
+    changed_.notify_all();
   }
 
   // Static, because a callback is a plain function.
   static inline std::mutex mutex_;
   static inline std::condition_variable changed_;
+  static inline int round_ = 0;
   static inline bool seen_ = false;
   at::CallbackHandle handle_;
 };
@@ -106,7 +119,7 @@ RANKS_TEST(StepProfiler, a_trace_shows_buckets_reduced_beside_backward, 2) {
   Loader data(dataset, {.batch_size = 32});
   auto model =
       std::make_shared<parity::Mlp>(std::vector<std::int64_t>{512, 512, 512, 512, 512, 10});
-  // The end of backward waits until a bucket of its step is being reduced: were buckets
+  // The end of backward waits until a bucket of its step has been reduced: were buckets
   // reduced after backward only, it would wait in vain.
   ReductionsSeen seen;
   Trainer trainer(world,

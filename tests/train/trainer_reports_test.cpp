@@ -96,7 +96,7 @@ RANKS_TEST(TrainerReports, waiting_for_a_slow_rank_is_no_time_in_backward, 2) {
   options.callbacks = {recorder};
   Loader data(Line{}, {.batch_size = 8});
   Trainer(world, options).fit(new_model(), data, [&](auto& model, const auto& batch) {
-    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return kSquaredError(model, batch);
   });
   const StepTimes& times = recorder->reports.back().times.value();
