@@ -2,9 +2,9 @@
 
 namespace lockstep::kernels {
 
-// What a build has for the current device. A launch of a kernel that it has not fails; one of a
-// kernel that is empty there leaves its results as they were. Both throw std::runtime_error where
-// the device itself has failed. Asked once a device.
+// What a build has for the current device: a kernel that it has not cannot be launched, and one
+// that is empty there leaves its results as they were. Each device is asked once. These functions
+// throw std::runtime_error where the device itself has failed.
 
 /// Whether the kernels were compiled for it.
 bool has_device_code();
