@@ -8,6 +8,7 @@
 #include "lockstep/gpt2.h"
 #include "lockstep/optimizer.h"
 #include "tests/support/ranks.h"
+#include "tests/support/said.h"
 
 // GPT-2's fused path under DistributedDataParallel, beside ATen's operators.
 using namespace lockstep;
@@ -48,9 +49,8 @@ Gpt2 model_of(World& world, const Size& size, bool fused) {
 // Of this rank's tokens of a step. A model that leaves the fused path says so.
 at::Tensor mean_loss(DistributedDataParallel<Gpt2Impl>& ddp, const at::Tensor& ids) {
   const Autocast autocast({.device_type = at::kCUDA, .dtype = at::kBFloat16});
-  ::testing::internal::CaptureStderr();
-  const Gpt2Loss loss = ddp(ids, ids.roll(-1, 1));
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  Gpt2Loss loss;
+  EXPECT_EQ(said_by([&] { loss = ddp(ids, ids.roll(-1, 1)); }), "");
   return loss.sum / loss.count;
 }
 

@@ -73,6 +73,7 @@ def all_stages_pass_and_say_what_they_found():
         check("5 stages, 0 failed, 0 left out" in out, out)
         asked = (machine.folder / "asked").read_text()
         check("--target kernels_test cuda_test train_llm" in asked, asked)
+        check(f"-DLOCKSTEP_PYTHON={machine.python}" in asked, asked)
 
 
 def a_stage_that_fails_is_named_and_the_others_run():

@@ -14,6 +14,8 @@ import torch
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import train_llm_test as programs  # noqa: E402  (takes the arguments)
 
+programs.LIMIT = 150  # seconds; a run that hangs is told of before the time of all is over
+
 # Heads of 64 columns and blocks of 128 tokens, which our own attention takes on a Hopper. All of its sums have an
 # order, as those of the other kernels have; elsewhere attention is cuDNN's, whose backward has none.
 HAS_ORDER = torch.cuda.get_device_capability()[0] == 9

@@ -102,6 +102,7 @@ class Case(unittest.TestCase):
         limit = time.monotonic() + LIMIT
         while (found := self.process_of(rank)) is None and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.002)
+        self.assertIsNotNone(found, f"rank {rank} did not come")
         self.wait_for(path, process)
         os.kill(found, signal.SIGKILL)
 

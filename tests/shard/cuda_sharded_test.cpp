@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -10,6 +11,7 @@
 #include "lockstep/optimizer.h"
 #include "lockstep/sharded.h"
 #include "tests/support/ranks.h"
+#include "tests/support/said.h"
 
 // Sharded training on a GPU, beside DistributedDataParallel. NCCL wants a GPU for each rank: on one
 // GPU there is one rank, whose part is the whole.
@@ -111,16 +113,18 @@ RANKS_TEST_WITH(ShardedOnNccl, keeps_the_fused_path_while_weights_are_whole,
   World world = init();
   const auto plain = replicated(world, /*fused=*/true);
   for (const int stage : {1, 2}) {
-    ::testing::internal::CaptureStderr();
-    const auto found = sharded(world, /*fused=*/true, /*checkpoint=*/stage == 1,
-                               {.stage = static_cast<ShardStage>(stage), .units = {"h.*"}});
-    EXPECT_EQ(::testing::internal::GetCapturedStderr().find("ATen's operators"), std::string::npos);
+    std::vector<double> found;
+    const std::string said = said_by([&] {
+      found = sharded(world, /*fused=*/true, /*checkpoint=*/stage == 1,
+                      {.stage = static_cast<ShardStage>(stage), .units = {"h.*"}});
+    });
+    EXPECT_EQ(said.find("ATen's operators"), std::string::npos);
     expect_close(found, plain, concat("stage ", stage));
   }
-  ::testing::internal::CaptureStderr();
-  sharded(world, /*fused=*/true, /*checkpoint=*/false,
-          {.stage = ShardStage::parameters, .units = {"h.*"}});
-  EXPECT_NE(::testing::internal::GetCapturedStderr().find("its parameters are sharded"),
-            std::string::npos);
+  const std::string said = said_by([&] {
+    sharded(world, /*fused=*/true, /*checkpoint=*/false,
+            {.stage = ShardStage::parameters, .units = {"h.*"}});
+  });
+  EXPECT_NE(said.find("its parameters are sharded"), std::string::npos);
 }
 #endif
