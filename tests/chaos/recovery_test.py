@@ -381,7 +381,7 @@ def random_kills(arguments, ranks, folder, kills, seed):
     undisturbed = Run(arguments, folder / "undisturbed", ranks, steps, **settings).finish()
     # A neighbour may die before a replacement has its part and its copy.
     options = ["--max-restarts", str(kills)] if arguments.copies else []
-    all_killed = folder / "all_killed"  # the run does not end before that
+    all_killed = folder / "all_killed"  # without it the run waits for the last kill before its end
     run = Run(arguments, folder / "killed_at_random", ranks, steps, hang_timeout=3, options=options,
               SLOW_UNTIL=all_killed, HELD_AT_STEP=steps - 5, **settings).start()
     done, hangs, deadline = 0, 0, time.monotonic() + LIMIT
@@ -402,11 +402,12 @@ def random_kills(arguments, ranks, folder, kills, seed):
                 except (ProcessLookupError, TypeError):
                     pass
             done += 1
+            if done == kills:
+                all_killed.touch()
             limit = time.monotonic() + 30
             while time.monotonic() < limit and run.process.poll() is None and any(
                     run.process_id(rank) == known[rank] for rank in victims):
                 time.sleep(0.005)
-        all_killed.touch()
     except BaseException:
         os.killpg(run.process.pid, signal.SIGKILL)
         raise

@@ -182,22 +182,19 @@ def with_state(run):
     return slots
 
 
-def kill_one(name, run, rng, bad):
+def kill_one(run, rng, bad):
     """Kills any rank that is there, unless it is the last one that has the state. Every other time
-    its place is bad: whoever takes it dies."""
+    its place is bad: whoever takes it dies. Returns who was killed."""
     victim = rng.choice(sorted(with_state(run)))
     if not with_state(run) - {victim}:
-        return
+        return None
     if rng.random() < 0.5:
         (bad / str(victim)).touch()
-    said = len(run.text())
     try:
         os.kill(run.process_id(victim), signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    resolved = re.compile(rf"rank {victim}\b[^\n]* was ended by .*ranks go on after step", re.S)
-    wait_for(name, run, f"rank {victim} is replaced or left out",
-             lambda: resolved.search(run.text()[said:]))
+    except (ProcessLookupError, TypeError):  # it has just ended, or its successor has not begun
+        return None
+    return victim
 
 
 def random_shrinks(arguments, place, ranks, model):
@@ -210,14 +207,22 @@ def random_shrinks(arguments, place, ranks, model):
     bad = place / "bad"
     bad.mkdir()
     options = ["--min-world", "1", "--rejoin-after", "1"]
-    run = Run(arguments, place / "killed", ranks, steps, MODEL=model, SLOW_MS=10, BAD_SLOTS=bad,
-              options=options).start()
+    killed = place / "killed"  # a run that waits for the last kill before its end
+    run = Run(arguments, killed, ranks, steps, MODEL=model, SLOW_MS=10, BAD_SLOTS=bad, options=options,
+              SLOW_UNTIL=killed / "hurry", HELD_AT_STEP=steps - 5).start()
     name = f"{model}, {ranks} ranks, seed {arguments.seed}, {arguments.kills} random kills"
     try:
         for done in range(arguments.kills):
             wait_for(name, run, "the next kill", lambda: run.lines() >= (done + 1) * between)
             time.sleep(rng.random() * 0.05)
-            kill_one(name, run, rng, bad)
+            said = len(run.text())
+            victim = kill_one(run, rng, bad)
+            if done == arguments.kills - 1:
+                (killed / "hurry").touch()
+            if victim is not None:
+                resolved = re.compile(rf"rank {victim}\b[^\n]* was ended by .*ranks go on after step", re.S)
+                wait_for(name, run, f"rank {victim} is replaced or left out",
+                         lambda: resolved.search(run.text()[said:]))
             for file in bad.iterdir():
                 if rng.random() < 0.5:
                     file.unlink()

@@ -301,7 +301,7 @@ class Broken(Nodes):
 
     def test_a_wrong_secret_is_refused_and_a_missing_node_named(self):
         wrong = self.secret_file("wrong.secret", "fedcba9876543210fedcba9876543210")
-        first = self.start(1, "--timeout", "3")
+        first = self.start(1, "--timeout", "15")
         second = self.start(2)
         stranger = self.start(3, secret=wrong)
         _, err = stranger.communicate(timeout=LIMIT)

@@ -18,12 +18,14 @@
 #include <gtest/gtest.h>
 
 #include "core/subprocess.h"
+#include "launch/descendants.h"
 #include "launch/process_state.h"
 #include "launch/stack_tools.h"
 #include "launch/traced_thread.h"
 #include "tests/core/temporary_folder.h"
 
 using lockstep::behind_shells;
+using lockstep::descendants_of;
 using lockstep::find_stacks;
 using lockstep::inspect_process;
 using lockstep::NodeStacks;
@@ -171,7 +173,9 @@ TEST(FindStacks, a_process_that_waits_in_the_kernel_is_described_and_no_tool_tou
   FakeTools tools;
   tools.add("gdb", "touch '" + (tools / "asked") + "'");
   const Subprocess process = start("vfork");
-  ASSERT_TRUE(eventually([&] { return in_state(process.pid(), 'D'); }));
+  // Without its child it may be in that state for as long as it takes to read a page from disk.
+  ASSERT_TRUE(eventually(
+      [&] { return descendants_of(process.pid()).size() == 1 && in_state(process.pid(), 'D'); }));
   const Result result = stack({{.rank = 0, .pid = process.pid()}}, tools.options());
   EXPECT_EQ(result.status, 0);
   EXPECT_TRUE(contains(result.text, "waiting in the kernel, where no signal reaches it"))

@@ -104,6 +104,7 @@ class Meeting(NodesTest):
 
     def test_a_wrong_secret_is_refused_and_the_job_unharmed(self):
         first = self.start(1)
+        first.wait_for_error("1 of 2 nodes joined")
         wrong = self.file("wrong.secret", "fedcba9876543210fedcba9876543210\n")
         stranger = self.start(3, secret=wrong, conf="join_timeout=2")
         code, _, err = stranger.end()

@@ -124,7 +124,8 @@ class Shrinking(RecoveryCase):
 
     def test_a_spare_takes_the_place_of_one_that_was_left_out(self):
         (self.folder / "deadly").write_text("4")  # as above
-        job = self.job("--min-world", "1", "--rejoin-after", "1", "--spares", "1", hold=10)
+        # A spare is started when the others go on; where it came later than the return, a new process would.
+        job = self.job("--min-world", "1", "--rejoin-after", "10", "--spares", "1", hold=10)
         self.wait_for_step(5)
         self.kill(1)
         self.wait_for_meeting([0])

@@ -176,7 +176,8 @@ class Ranks(Case):
             self.assertAlmostEqual(mine["loss"] / theirs["loss"], 1, delta=1e-5)
 
     def test_a_run_whose_first_rank_is_left_out_goes_on_to_the_same_bits(self):
-        options = ("--max-steps", "80", "--ckpt-freq", "20", "--flat-checkpoint")
+        # Long enough that a kill at the first snapshot comes well before the end.
+        options = ("--max-steps", "400", "--ckpt-freq", "20", "--flat-checkpoint")
         self.train("whole", *options, ranks=2)
         process = self.start("-e", "half", "-d", "data.jsonl", *SMALL, *options, ranks=2,
                              launch=("--min-world", "1", "--max-replacements", "0",
@@ -188,7 +189,7 @@ class Ranks(Case):
         events = (self.folder / "job" / "events.jsonl").read_text().splitlines()
         left_out = [event for event in map(json.loads, events) if event["kind"] == "left_out"]
         self.assertEqual([event["slot"] for event in left_out], [0])
-        self.assertEqual(self.files("half", 80), self.files("whole", 80))
+        self.assertEqual(self.files("half", 400), self.files("whole", 400))
         self.assertEqual([line["loss"] for line in self.metrics("half")],
                          [line["loss"] for line in self.metrics("whole")])
         for file in ("model.pt", "state.json"):

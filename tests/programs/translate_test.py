@@ -119,6 +119,14 @@ class Case(unittest.TestCase):
                 return int(process.name)
         return None
 
+    def kill_rank(self, rank, path, process):
+        """As soon as the run has made a file or a folder. Which process it is is found out before."""
+        deadline = time.monotonic() + LIMIT
+        while (found := self.process_of(rank)) is None and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        self.wait_for(path, process)
+        os.kill(found, signal.SIGKILL)
+
 
 class Ranks(Case):
     def test_two_ranks_have_the_bits_of_one_with_two_slots(self):
@@ -147,8 +155,7 @@ class Ranks(Case):
             name = f"killed_{rank}"
             process = self.start("-e", name, "-d", "data.tsv", *SMALL, *options, ranks=2,
                                  launch=("--run-dir", str(self.folder / f"job_{rank}")))
-            self.wait_for(self.run_folder(name) / "snapshots" / "step_18", process)
-            os.kill(self.process_of(rank), signal.SIGKILL)
+            self.kill_rank(rank, self.run_folder(name) / "snapshots" / "step_18", process)
             self.finish(process)
             events = (self.folder / f"job_{rank}" / "events.jsonl").read_text()
             self.assertIn("SIGKILL", events)

@@ -225,6 +225,6 @@ nodes("nodes", "static_pet", [P], [P], environment={
     "PET_NNODES": "2", "PET_NODE_RANK": "{node}", "PET_MASTER_ADDR": "127.0.0.1",
     "PET_MASTER_PORT": "{port}"})
 nodes("nodes", "c10d", C10D + ["--nnodes=2", P], C10D + ["--nnodes=2", P])
-nodes("nodes", "c10d_range", *[C10D + ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=2", P]] * 2)
+nodes("nodes", "c10d_range", *[C10D + ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=15", P]] * 2)
 nodes("nodes", "roles", STATIC + ["--node-rank=0", "--role=a", TWO, P],
       STATIC + ["--node-rank=1", "--role=b", P])
