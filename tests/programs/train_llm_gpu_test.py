@@ -14,8 +14,6 @@ import torch
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import train_llm_test as programs  # noqa: E402  (takes the arguments)
 
-programs.LIMIT = 150  # seconds; a run that hangs is told of before the time of all is over
-
 # Heads of 64 columns and blocks of 128 tokens, which our own attention takes on a Hopper. All of its sums have an
 # order, as those of the other kernels have; elsewhere attention is cuDNN's, whose backward has none.
 HAS_ORDER = torch.cuda.get_device_capability()[0] == 9
@@ -25,6 +23,8 @@ ON_GLOO = ("--device", "cuda:0", "--backend", "gloo")  # the GPU is shared
 
 
 class FusedPath(programs.Case):
+    limit = 150  # seconds; a run that hangs is told of before the time of all is over
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="lockstep_llm_")
@@ -52,9 +52,6 @@ class FusedPath(programs.Case):
         job = self.folder / f"job_{name}"
         return self.start("-e", name, *MODEL, *ON_GLOO, ranks=2, launch=("--run-dir", str(job))), job
 
-    def snapshot(self, name, step):
-        return self.run_folder(name) / "snapshots" / f"step_{step}"
-
     def assert_near(self, name, expected):
         for mine, theirs in zip(self.losses(name), self.losses(expected), strict=True):
             self.assertAlmostEqual(mine / theirs, 1, delta=1e-2)
@@ -70,19 +67,18 @@ class FusedPath(programs.Case):
 
         process, job = self.start_two("replaced")
         with self.killed_where_this_fails(process):
-            self.kill_rank(1, self.snapshot("replaced", 60), process)
-        out, err = self.finish(process)
-        self.assertEqual(process.returncode, 0, out + err)
+            self.kill_rank(1, "replaced", 60, process)
+        self.finish(process)
         events = map(json.loads, (job / "events.jsonl").read_text().splitlines())
         self.assertEqual([event["slot"] for event in events if event["kind"] == "replaced"], [1])
         self.assert_same_training("replaced", "whole")
 
         process, _ = self.start_two("resumed")
         try:
-            self.wait_for(self.snapshot("resumed", 60), process)
+            self.wait_for_snapshot("resumed", 60, process)
         finally:
             self.kill(process)
-        self.assertFalse(self.snapshot("resumed", 240).exists())
+        self.assertLess(self.newest_snapshot("resumed"), 240)
         self.assertRegex(self.train_by("tiles", "resumed", *ON_GLOO, ranks=2), "goes on from step (60|120|180)")
         self.assert_same_training("resumed", "whole")
 

@@ -4,29 +4,27 @@ train_llm_test.py TRAIN_LLM LOCKSTEP [--all] [unittest's arguments], in a Python
 Without --all the cases that take longest are left out.
 """
 
-import contextlib
 import json
 import math
 import os
-import pathlib
 import re
 import resource
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
 import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from program_case import ProgramCase  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
 ALL = "--all" in sys.argv
 if ALL:
     sys.argv.remove("--all")
-LIMIT = 400  # seconds; a busy machine needs several times what a free one does
 # A model and data that are small enough for fifty steps in a second.
 SMALL = ("--model", "tiny", "--n-layer", "1", "--n-embd", "32", "--n-head", "2", "--vocab-size", "300",
          "-s", "16", "-b", "2", "--dtype", "fp32", "--lr", "1e-3", "--log-freq", "10", "--no-progress",
@@ -39,103 +37,15 @@ def write_records(path, count=120):
     path.write_text("\n".join(lines) + "\n")
 
 
-class Case(unittest.TestCase):
+class Case(ProgramCase):
+    program, lockstep = TRAIN_LLM, LOCKSTEP
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="lockstep_llm_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.environment = {name: value for name, value in os.environ.items()
-                            if not name.startswith(("PET_", "LOCKSTEP_", "TORCHELASTIC_", "HF_"))}
-        self.environment |= {"OMP_NUM_THREADS": "1", "TMPDIR": folder.name, "HOME": folder.name,
-                             "XDG_CACHE_HOME": folder.name + "/cache", "CUDA_VISIBLE_DEVICES": ""}
+        super().setUp()
         write_records(self.folder / "data.jsonl")
-
-    def start(self, *arguments, ranks=None, launch=()):
-        """In a process group of its own, so that all its ranks can be killed."""
-        launcher = [LOCKSTEP, "run", "--quiet", "--nproc-per-node", str(ranks)] if ranks else []
-        if ranks:
-            launcher += launch
-        return subprocess.Popen([*launcher, TRAIN_LLM, *map(str, arguments)], cwd=self.folder, text=True,
-                                env=self.environment, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                start_new_session=True)
-
-    def run_program(self, *arguments, ranks=None, code=0):
-        """Returns what it printed."""
-        process = self.start(*arguments, ranks=ranks)
-        out, err = self.finish(process)
-        self.assertEqual(process.returncode, code, out + err)
-        return out, err
 
     def train(self, name, *arguments, ranks=None, code=0):
         return self.run_program("-e", name, "-d", "data.jsonl", *SMALL, *arguments, ranks=ranks, code=code)
-
-    def one_line(self, *arguments, ranks=None):
-        """What the program says when it refuses to start."""
-        out, err = self.run_program(*arguments, ranks=ranks, code=2)
-        self.assertEqual(err.count("\n"), 1, err)
-        self.assertNotRegex(out, r"(?m)^step \d")
-        return err
-
-    def process_of(self, rank):
-        """Of a rank of the job that runs in this folder."""
-        mine = {f"TMPDIR={self.folder}", f"RANK={rank}"}
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                started = (process / "cmdline").read_bytes().split(b"\0")[0].decode()
-                variables = set((process / "environ").read_bytes().decode().split("\0"))
-            except (OSError, UnicodeDecodeError):
-                continue
-            if started == TRAIN_LLM and mine <= variables:
-                return int(process.name)
-        return None
-
-    def wait_for(self, path, process):
-        """Until a run makes a file or a folder."""
-        limit = time.monotonic() + LIMIT
-        while not path.exists() and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.002)
-        self.assertTrue(path.exists(), f"{path} did not come")
-
-    def kill_rank(self, rank, path, process):
-        """As soon as the run has made a file or a folder. Which process it is is found out before."""
-        limit = time.monotonic() + LIMIT
-        while (found := self.process_of(rank)) is None and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.002)
-        self.assertIsNotNone(found, f"rank {rank} did not come")
-        self.wait_for(path, process)
-        os.kill(found, signal.SIGKILL)
-
-    def finish(self, process):
-        """Returns what it printed."""
-        try:
-            return process.communicate(timeout=LIMIT)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-    def kill(self, process):
-        """All of its ranks, if it has not ended yet."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=LIMIT)
-
-    @contextlib.contextmanager
-    def killed_where_this_fails(self, process):
-        try:
-            yield
-        except BaseException:
-            self.kill(process)
-            raise
-
-    def run_folder(self, name):
-        return self.folder / "outputs" / name
-
-    def files(self, name, step):
-        """Everything that a snapshot holds but for the time that it was made."""
-        folder = self.run_folder(name) / "snapshots" / f"step_{step}"
-        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
-                if path.name != "manifest.json"}
 
     def all_files(self, name):
         """Of a run; the lock says who came last."""
@@ -145,10 +55,6 @@ class Case(unittest.TestCase):
     def weights(self, name, step):
         from safetensors.torch import load_file
         return load_file(self.run_folder(name) / "snapshots" / f"step_{step}" / "model.safetensors")
-
-    def metrics(self, name, rank=0):
-        path = self.run_folder(name) / "metrics" / f"rank_{rank}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def losses(self, name):
         return [line["loss"] for line in self.metrics(name) if "loss" in line]
@@ -183,9 +89,8 @@ class Ranks(Case):
                              launch=("--min-world", "1", "--max-replacements", "0",
                                      "--run-dir", str(self.folder / "job")))
         with self.killed_where_this_fails(process):
-            self.kill_rank(0, self.run_folder("half") / "snapshots" / "step_20", process)
-        out, err = self.finish(process)
-        self.assertEqual(process.returncode, 0, out + err)
+            self.kill_rank(0, "half", 20, process)
+        self.finish(process)
         events = (self.folder / "job" / "events.jsonl").read_text().splitlines()
         left_out = [event for event in map(json.loads, events) if event["kind"] == "left_out"]
         self.assertEqual([event["slot"] for event in left_out], [0])
@@ -205,7 +110,7 @@ class Ranks(Case):
                 name = f"killed_{kill_at}"
                 process = self.start("-e", name, "-d", "data.jsonl", *SMALL, *options, ranks=2)
                 try:
-                    self.wait_for(self.run_folder(name) / "snapshots" / f"step_{kill_at}", process)
+                    self.wait_for_snapshot(name, kill_at, process)
                 finally:
                     self.kill(process)
                 self.train(name, *options, ranks=2)
@@ -219,9 +124,8 @@ class Ranks(Case):
                 if line.startswith("step 20"):
                     break
             process.send_signal(number)
-            out, err = process.communicate(timeout=LIMIT)
-            self.assertEqual(process.returncode, 75, out + err)
-            step = int(os.readlink(self.run_folder(name) / "snapshots" / "latest").split("_")[1])
+            self.finish(process, code=75)
+            step = self.newest_snapshot(name)
             out, _ = self.train(name, "--max-steps", step + 10, ranks=2)
             self.assertIn("trained 10 steps", out)
 
@@ -352,7 +256,7 @@ class Memory(Case):
         done = subprocess.run([TRAIN_LLM, "-d", "data.jsonl", *SMALL, "--n-layer", "4", "--n-embd", "128",
                                "-s", "256", "-b", "256", "--max-steps", "1"], cwd=self.folder,
                               env=self.environment, preexec_fn=limit, capture_output=True, text=True,
-                              timeout=LIMIT)
+                              timeout=self.limit)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn("out of memory with --batch-size 256 and --seq-length 256; try --batch-size 128 with "

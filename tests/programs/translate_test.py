@@ -8,24 +8,22 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"))
-from transformer_model import EOS, PAD, SOS, Transformer, beam_search
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "parity")]
+from program_case import ProgramCase  # noqa: E402
+from transformer_model import EOS, SOS, Transformer, beam_search  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TRANSLATE = os.path.abspath(sys.argv.pop(1))
 ALL = "--all" in sys.argv
 if ALL:
     sys.argv.remove("--all")
-LIMIT = 400  # seconds; a busy machine needs several times what a free one does
 PAIRS = 120
 # A model and data that are small enough for an epoch of 6 steps and its validation in a fraction of a second.
 SMALL = ("--d-model", "16", "--layers", "1", "--heads", "2", "--d-ff", "32", "--dropout", "0.1", "-s", "24", "-b", "10",
@@ -40,53 +38,16 @@ def pair(i):
     return " ".join(NUMBERS[digit] for digit in digits), " ".join(NUMERI[digit] for digit in reversed(digits))
 
 
-class Case(unittest.TestCase):
+class Case(ProgramCase):
+    program, lockstep = TRANSLATE, LOCKSTEP
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="lockstep_translate_")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.environment = {name: value for name, value in os.environ.items()
-                            if not name.startswith(("PET_", "LOCKSTEP_", "TORCHELASTIC_", "WANDB_"))}
-        self.environment |= {"OMP_NUM_THREADS": "1", "TMPDIR": folder.name, "HOME": folder.name,
-                             "CUDA_VISIBLE_DEVICES": ""}
+        super().setUp()
         lines = ["\t".join(pair(100 + 7 * i)) for i in range(PAIRS)]
         (self.folder / "data.tsv").write_text("\n".join(lines) + "\n")
 
-    def start(self, *arguments, ranks=None, launch=(), stdin=subprocess.DEVNULL):
-        """In a process group of its own, so that all its ranks can be killed."""
-        launcher = [LOCKSTEP, "run", "--quiet", "--nproc-per-node", str(ranks), *launch] if ranks else []
-        return subprocess.Popen([*launcher, TRANSLATE, *map(str, arguments)], cwd=self.folder, text=True,
-                                env=self.environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                start_new_session=True)
-
-    def finish(self, process, code=0, text=None):
-        try:
-            out, err = process.communicate(text, timeout=LIMIT)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        self.assertEqual(process.returncode, code, out + err)
-        return out, err
-
-    def run_program(self, *arguments, ranks=None, code=0):
-        return self.finish(self.start(*arguments, ranks=ranks), code)
-
     def train(self, name, *arguments, ranks=None, code=0):
         return self.run_program("-e", name, "-d", "data.tsv", *SMALL, *arguments, ranks=ranks, code=code)
-
-    def one_line(self, *arguments):
-        """What the program says when it refuses to start."""
-        out, err = self.run_program(*arguments, code=2)
-        self.assertEqual(err.count("\n"), 1, err)
-        return err
-
-    def run_folder(self, name):
-        return self.folder / "outputs" / name
-
-    def files(self, name, step):
-        """Everything that a snapshot holds but for the time that it was made."""
-        folder = self.run_folder(name) / "snapshots" / f"step_{step}"
-        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
 
     def trained(self, name, step):
         """Of that what a file of an epoch holds, too."""
@@ -96,36 +57,8 @@ class Case(unittest.TestCase):
     def weights(self, name, epoch):
         return torch.load(self.run_folder(name) / "weights" / f"tmodel_{epoch:02d}.pt", weights_only=True)
 
-    def metrics(self, name, key):
-        lines = (self.run_folder(name) / "metrics" / "rank_0.jsonl").read_text().splitlines()
-        return [values[key] for values in map(json.loads, lines) if key in values]
-
-    def wait_for(self, path, process):
-        deadline = time.monotonic() + LIMIT
-        while not path.exists() and process.poll() is None:
-            self.assertLess(time.monotonic(), deadline, path)
-            time.sleep(0.001)
-
-    def process_of(self, rank):
-        """Of a rank of the job that runs in this folder."""
-        mine = {f"TMPDIR={self.folder}", f"RANK={rank}"}
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                started = (process / "cmdline").read_bytes().split(b"\0")[0].decode()
-                variables = set((process / "environ").read_bytes().decode().split("\0"))
-            except (OSError, UnicodeDecodeError):
-                continue
-            if started == TRANSLATE and mine <= variables:
-                return int(process.name)
-        return None
-
-    def kill_rank(self, rank, path, process):
-        """As soon as the run has made a file or a folder. Which process it is is found out before."""
-        deadline = time.monotonic() + LIMIT
-        while (found := self.process_of(rank)) is None and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.002)
-        self.wait_for(path, process)
-        os.kill(found, signal.SIGKILL)
+    def values(self, name, key):
+        return [line[key] for line in self.metrics(name) if key in line]
 
 
 class Ranks(Case):
@@ -134,8 +67,8 @@ class Ranks(Case):
         self.train("one", "--epochs", "2", "--slots", "2")
         self.assertEqual(self.files("two", 12), self.files("one", 12))
         for key in ("eval/bleu", "eval/chrf", "eval/cer", "eval/wer", "eval/loss"):
-            self.assertEqual(self.metrics("two", key), self.metrics("one", key), key)
-        self.assertEqual(len(self.metrics("two", "eval/bleu")), 2)
+            self.assertEqual(self.values("two", key), self.values("one", key), key)
+        self.assertEqual(len(self.values("two", "eval/bleu")), 2)
         self.assertRegex(out, r"SOURCE: .*\n +TARGET: .*\n PREDICTED: ")
         self.assertRegex(out, r"epoch 2 \| step 12 \| validation loss \d\.\d+ \| BLEU [\d.]+ \| chrF [\d.]+ \| CER ")
 
@@ -144,7 +77,7 @@ class Ranks(Case):
         plain = ("--max-steps", "20", "--dropout", "0", "--epochs", "9")
         self.train("two", *plain, ranks=2)
         self.train("accumulated", *plain, "--grad-accum", "2")
-        for mine, theirs in zip(self.metrics("two", "loss"), self.metrics("accumulated", "loss")):
+        for mine, theirs in zip(self.values("two", "loss"), self.values("accumulated", "loss")):
             self.assertAlmostEqual(mine / theirs, 1, delta=1e-4)
 
     @unittest.skipUnless(ALL, "takes long")
@@ -155,13 +88,14 @@ class Ranks(Case):
             name = f"killed_{rank}"
             process = self.start("-e", name, "-d", "data.tsv", *SMALL, *options, ranks=2,
                                  launch=("--run-dir", str(self.folder / f"job_{rank}")))
-            self.kill_rank(rank, self.run_folder(name) / "snapshots" / "step_18", process)
+            with self.killed_where_this_fails(process):
+                self.kill_rank(rank, name, 18, process)
             self.finish(process)
             events = (self.folder / f"job_{rank}" / "events.jsonl").read_text()
             self.assertIn("SIGKILL", events)
             self.assertEqual(self.files(name, 72), self.files("whole", 72))
             for key in ("loss", "eval/bleu", "eval/wer"):
-                self.assertEqual(self.metrics(name, key), self.metrics("whole", key), key)
+                self.assertEqual(self.values(name, key), self.values("whole", key), key)
             self.assertEqual(sorted(path.name for path in (self.run_folder(name) / "weights").iterdir()),
                              [f"tmodel_{epoch:02d}.pt" for epoch in range(12)])
 
@@ -172,9 +106,10 @@ class Ranks(Case):
         for kill_at in (8, 24, 36):
             name = f"killed_{kill_at}"
             process = self.start("-e", name, "-d", "data.tsv", *SMALL, *options, ranks=2)
-            self.wait_for(self.run_folder(name) / "snapshots" / f"step_{kill_at}", process)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate(timeout=LIMIT)
+            try:
+                self.wait_for_snapshot(name, kill_at, process)
+            finally:
+                self.kill(process)
             self.train(name, *options, ranks=2)
             self.assertEqual(self.files(name, 48), self.files("whole", 48))
 
@@ -281,7 +216,7 @@ class Embedded(Case):
     @unittest.skipUnless(ALL, "takes long")
     def test_a_little_of_it_already_helps(self):
         self.run_program("--pairs", "3000", "--epochs", "2", "--warmup", "10", "--no-progress", ranks=2)
-        bleu = self.metrics("translate", "eval/bleu")
+        bleu = self.values("translate", "eval/bleu")
         self.assertGreater(bleu[-1], bleu[0])
         self.assertGreater(bleu[-1], 5)
 
