@@ -85,7 +85,7 @@ int main() {
                   self.serve("push", [&](torch::Tensor gradient) { return server.push(gradient); });
                 }});
     if (!is_server) train(agent, 4000 / (world.world_size() - 1));
-    agent.shutdown();
+    agent.shutdown(std::chrono::minutes(5));
     if (is_server) std::cout << "Trained to a loss of " << std::fixed << server.loss() << std::endl;
     return 0;
   });

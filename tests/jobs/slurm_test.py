@@ -110,9 +110,9 @@ class Training(SlurmTest):
                 str(self.folder / folder / "snapshot.pt")]
 
     def test_what_is_warned_saves_comes_again_and_ends_with_the_same_bits(self):
-        epochs = 120
+        epochs = 300  # the signal must not come after the last
         job = self.submit("--no-requeue", job=self.toy_trainer("undisturbed", epochs))
-        self.ends_well(job, 120)
+        self.ends_well(job, 300)
         undisturbed = (self.folder / "undisturbed" / "snapshot.pt").read_bytes()
         self.output.unlink()
 
@@ -121,7 +121,7 @@ class Training(SlurmTest):
         # To the batch shell alone, as Slurm does by itself when the time is nearly over.
         self.cluster.run("scancel", "--signal=USR1", "--batch", job)
         self.wait_for("is queued again", 1, 120)
-        text = self.ends_well(job, 120)
+        text = self.ends_well(job, 300)
         self.assertRegex(text, r"the scheduler ends the job in \d+ s")
         self.assertRegex(text, r"Resuming training from snapshot at Epoch \d+")
         self.assertEqual((self.folder / "warned" / "snapshot.pt").read_bytes(), undisturbed)

@@ -24,9 +24,9 @@ set_launcher(sys.argv.pop(1))
 ETCD = sys.argv.pop(1)
 
 
-def free_port(host):
-    with socket.create_server((host, 0)) as listener:
-        return listener.getsockname()[1]
+def two_free_ports():
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 class Etcd:
@@ -37,8 +37,7 @@ class Etcd:
         self.options, self.trust = options, trust  # a context of ssl; None: plain HTTP
         self.protocol = "https" if trust else "http"
         self.token = None
-        self.endpoint = f"{host}:{free_port('127.0.0.1')}"
-        self.peer = f"{host}:{free_port('127.0.0.1')}"
+        self.endpoint, self.peer = (f"{host}:{port}" for port in two_free_ports())
         self.start()
 
     def start(self):

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-LIMIT = 60  # seconds for what takes a fraction of one; only ever reached by a failure
+LIMIT = 150  # seconds for what takes a few; only ever reached by a failure
 
 _launcher = None
 _temporary = tempfile.TemporaryDirectory(prefix="ls")  # run directories of failed jobs

@@ -278,7 +278,7 @@ class Stacks(NodesTest):
         self.wait_until_known(1)
         jobs[2].process.send_signal(signal.SIGSTOP)
         try:
-            code, out, err = self.stack(1, "--limit", "2", "job1")
+            code, out, err = self.stack(1, "--limit", "10", "job1")
         finally:
             jobs[2].process.send_signal(signal.SIGCONT)
         self.assertEqual(code, 1, out + err)

@@ -173,7 +173,7 @@ class TorchClients(unittest.TestCase):
             commands = Commands(random.Random(SEED))
             end = time.monotonic() + SECONDS_OF_DIFFERENTIAL
             count = 0
-            while time.monotonic() < end:
+            while count < 200 or time.monotonic() < end:
                 count += 1
                 client = commands.random.randrange(len(pairs))
                 request = commands.next()
@@ -187,7 +187,6 @@ class TorchClients(unittest.TestCase):
             for pair in pairs:
                 for connection in pair:
                     connection.close()
-        self.assertGreater(count, 200)
         print(f"{count} commands answered alike")
 
 

@@ -10,6 +10,7 @@ forward on every rank, the final parameters and buffers, and the sizes of the bu
 """
 
 import argparse
+import contextlib
 import math
 import os
 import signal
@@ -31,9 +32,12 @@ class Failed(Exception):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that the system gives out: until a rank has loaded torch, others would be given this one."""
+    for port in range(12000 + os.getpid() % 16000, 32000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Failed("no port is free")
 
 
 class Job:
