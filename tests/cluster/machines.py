@@ -4,7 +4,6 @@ Needs root, iproute2 and OpenSSH."""
 import os
 import pathlib
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -98,12 +97,6 @@ class SshServers:
         for server in self.servers:
             server.wait(30)
         self.servers = []
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 PBSDSH = """\

@@ -14,9 +14,12 @@ import sys
 import time
 import unittest
 
-from machines import ClusterCase, SECRET, SshCase, free_port, write_pbsdsh
+from machines import ClusterCase, SECRET, SshCase, write_pbsdsh
 from launcher import LIMIT, Job, job_environment, set_launcher, stack_command, wait_until_gone
 from recovery_support import WORKER, RecoveryCase
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port  # noqa: E402
 
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)

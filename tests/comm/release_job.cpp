@@ -217,16 +217,16 @@ void await_all_released(const Kill& kill, const Notes& notes) {
 }
 
 // Files that a library could leave: of memory that processes share, and of the meeting. Folders
-// there are of other tests, if any.
+// in /dev/shm are other tests'.
 std::set<std::string> files_of_ours() {
   std::set<std::string> found;
   for (const auto& folder : {fs::path("/dev/shm"), fs::temp_directory_path()}) {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(folder, none)) {
       const std::string name = entry.path().filename().string();
-      const bool is_shared = folder == "/dev/shm";
-      if (!is_shared || (name.find("lockstep") != std::string::npos && !entry.is_directory(none)))
-        found.insert(name);
+      const bool may_be_ours =
+          name.find("lockstep") != std::string::npos && !entry.is_directory(none);
+      if (folder != "/dev/shm" || may_be_ours) found.insert(name);
     }
   }
   return found;

@@ -11,8 +11,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port  # noqa: E402
 
 LIMIT = 60  # seconds for what takes a few; only ever reached by a failure
 
@@ -52,17 +56,6 @@ def missing_tools():
     """What has to be installed before a cluster can be started."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     return [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
-
-
-def free_ports(count):
-    """Ports that nobody listens on, all of them at the same time."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class SlurmCluster:
@@ -133,7 +126,7 @@ class SlurmCluster:
         (self.folder / "log").mkdir()
         (self.folder / "state").mkdir()
         host, user = socket.gethostname().split(".")[0], pwd.getpwuid(os.getuid()).pw_name
-        controller, *ports = free_ports(1 + len(self.nodes))
+        controller, *ports = [free_port() for _ in range(1 + len(self.nodes))]
         text = CONFIGURATION.format(host=host, port=controller, user=user, folder=self.folder)
         processors = os.cpu_count()
         for node, port in zip(self.nodes, ports):

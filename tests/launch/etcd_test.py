@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,13 +19,11 @@ from launcher import LIMIT, set_launcher
 from network import Network
 from recovery_support import RecoveryCase
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port  # noqa: E402
+
 set_launcher(sys.argv.pop(1))
 ETCD = sys.argv.pop(1)
-
-
-def two_free_ports():
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 class Etcd:
@@ -37,7 +34,7 @@ class Etcd:
         self.options, self.trust = options, trust  # a context of ssl; None: plain HTTP
         self.protocol = "https" if trust else "http"
         self.token = None
-        self.endpoint, self.peer = (f"{host}:{port}" for port in two_free_ports())
+        self.endpoint, self.peer = f"{host}:{free_port()}", f"{host}:{free_port()}"
         self.start()
 
     def start(self):

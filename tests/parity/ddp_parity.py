@@ -10,11 +10,9 @@ forward on every rank, the final parameters and buffers, and the sizes of the bu
 """
 
 import argparse
-import contextlib
 import math
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,6 +20,9 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+from ports import free_port  # noqa: E402
+
 WORLD_SIZE = 2
 JOB_SECONDS = 240  # starting Python torch on a loaded machine takes most of it
 FORMATS = {"float32": "f", "int64": "q"}
@@ -29,15 +30,6 @@ FORMATS = {"float32": "f", "int64": "q"}
 
 class Failed(Exception):
     pass
-
-
-def free_port():
-    """Below the ports that the system gives out: until a rank has loaded torch, others would be given this one."""
-    for port in range(12000 + os.getpid() % 16000, 32000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise Failed("no port is free")
 
 
 class Job:

@@ -12,15 +12,12 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
+
 SOURCE = pathlib.Path(__file__).resolve().parent
 TIME_LIMIT = 90  # seconds; torchrun alone takes several to start
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
 
 
 def missing(case):
