@@ -8,10 +8,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # A second clone, wherever it lies, finds what the first one compiled: paths count from the
-  # source folder. Without the sloppiness ccache refuses whatever uses a precompiled header.
+  # source folder. Without the sloppiness ccache refuses whatever uses a precompiled header, and
+  # make, which sets the locale, and ninja by hand share nothing.
   set(CMAKE_C_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
       "CCACHE_BASEDIR=${CMAKE_CURRENT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
-      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
+      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime,locale"
       "${LOCKSTEP_CCACHE}")
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_C_COMPILER_LAUNCHER}")
 endif()

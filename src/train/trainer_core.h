@@ -77,7 +77,7 @@ class TrainerCore {
   void train_step(const std::vector<StepBatch>& batches);
   double normalize(const StepGradients& gradients, const std::optional<Totals>& totals,
                    StepArguments& arguments);
-  bool multiplies_in_update() const;
+  bool is_updated_by_own_kernel() const;
   double normalize_for_update(std::optional<double> divisor, StepArguments& arguments);
   void watch_recording();
   std::vector<at::Tensor> rates_for_update();
@@ -215,7 +215,7 @@ class TrainerCore {
   std::optional<PreparedUpdate> prepared_;
   /// What the last parts of a step compute with and leave, on the device.
   struct Numbers {
-    at::Tensor divisor_inverse, norm, grad_factor;
+    at::Tensor divisor, divisor_inverse, norm, grad_factor;
     std::vector<at::Tensor> lr;
   };
   Numbers recorded_, as_it_is_;  // what was recorded has its own for good

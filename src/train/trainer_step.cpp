@@ -141,7 +141,7 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
     }
     return norm / divisor;
   }
-  if (multiplies_in_update()) {
+  if (graphs_ != nullptr || is_updated_by_own_kernel()) {
     return normalize_for_update(gradients.divide_by_count ? std::optional(divisor) : std::nullopt,
                                 arguments);
   }
@@ -159,10 +159,8 @@ double TrainerCore::normalize(const StepGradients& gradients, const std::optiona
   return norm;
 }
 
-// Whether gradients are multiplied by who uses them: our own kernel does it on the way, and what is
-// recorded has to find the factor in a tensor.
-bool TrainerCore::multiplies_in_update() const {
-  if (graphs_ != nullptr) return true;
+// Our own kernel multiplies gradients on the way; ATen's divides them on the way, and only so.
+bool TrainerCore::is_updated_by_own_kernel() const {
   const auto is_float = [](const NamedParameter& parameter) {
     return parameter.tensor.scalar_type() == at::kFloat;
   };
@@ -171,21 +169,29 @@ bool TrainerCore::multiplies_in_update() const {
          std::ranges::all_of(state_->parameters(), is_float);
 }
 
+// Leaves what gradients count with to who uses them, in tensors, where what is recorded finds it. The arithmetic is that
+// of a step of the same optimizer that is not recorded.
 double TrainerCore::normalize_for_update(std::optional<double> divisor, StepArguments& arguments) {
   const at::NoGradGuard no_grad;
   Numbers& here = step_numbers();
-  if (divisor) set_number(here.divisor_inverse, 1 / *divisor, world_.device());
+  const bool clips = options_.clip_grad_norm > 0;
+  const bool multiplies = clips || is_updated_by_own_kernel();
+  if (divisor) {
+    set_number(here.divisor_inverse, 1 / *divisor, world_.device());
+    if (!multiplies) set_number(here.divisor, *divisor, world_.device());
+  }
   part_of_step("norm", [&] {
     here.norm = grad_norm(state_->parameters()).to(at::kFloat);
     if (divisor) here.norm = here.norm.mul(here.divisor_inverse);
-    if (options_.clip_grad_norm > 0) {
+    if (clips) {
       here.grad_factor = clip_factor(here.norm, options_.clip_grad_norm);
       if (divisor) here.grad_factor = here.grad_factor.mul(here.divisor_inverse);
-    } else {
+    } else if (multiplies) {
       here.grad_factor = here.divisor_inverse;
     }
   });
   arguments.grad_factor = here.grad_factor;
+  arguments.grad_scale = here.divisor;
   return here.norm.item<double>();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/Sleep.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -136,6 +137,16 @@ constexpr auto kTokenLoss = [](auto& model, const TokenBlock& batch) {
   return LossSum{.sum = loss.sum, .count = loss.count, .counted = loss.counted};
 };
 
+// Where attention is our own all sums of new_gpt2() have one order; cuDNN's backward has none.
+void expect_same_losses(const std::vector<double>& some, const std::vector<double>& others) {
+  ASSERT_EQ(some.size(), others.size());
+  if (at::cuda::getCurrentDeviceProperties()->major == 9) {
+    EXPECT_EQ(some, others);
+    return;
+  }
+  for (std::size_t i = 0; i < some.size(); ++i) EXPECT_NEAR(some[i], others[i], 1e-2 * some[i]) << i;
+}
+
 }  // namespace
 
 // The last batch of each epoch is smaller, and computed as it is.
@@ -201,9 +212,7 @@ TEST(CudaGraph, gpt2_computes_with_the_weights_that_any_optimizer_changes) {
   };
   const std::vector<double> graphed = run(true), plain = run(false);
   ASSERT_EQ(graphed.size(), 36U);
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    EXPECT_NEAR(graphed[i], plain[i], 1e-3 * plain[i]) << i;
-  }
+  expect_same_losses(graphed, plain);
   EXPECT_LT(graphed.back(), 0.9 * graphed.front());
 }
 
@@ -219,9 +228,7 @@ TEST(CudaGraph, gpt2_counts_its_tokens_on_the_device) {
   for (const double clip : {0.0, 1.0}) {
     const Trained graphed = run(true, clip), plain = run(false, clip);
     ASSERT_EQ(graphed.losses.size(), 36U);
-    for (std::size_t i = 0; i < plain.losses.size(); ++i) {
-      EXPECT_NEAR(graphed.losses[i], plain.losses[i], 1e-3 * plain.losses[i]) << i;
-    }
+    expect_same_losses(graphed.losses, plain.losses);
     EXPECT_LT(graphed.losses.back(), 0.8 * graphed.losses.front());
   }
 }

@@ -1,11 +1,13 @@
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/error.h"
 #include "lockstep/loader.h"
 #include "lockstep/module_state.h"
 #include "lockstep/trainer.h"
@@ -306,6 +308,28 @@ RANKS_TEST(RehearsedGraph, a_replay_that_does_not_end_has_the_groups_time_out, 2
   EXPECT_EQ(said,
             "step " + std::to_string(hangs->last) +
                 ": the gradients were not reduced within 1800000 ms; a rank hangs or is lost");
+}
+
+// The count is only known when the gradients are there: they are divided by it, or multiplied by what it is 1 of.
+TEST(RehearsedGraph, gradients_of_sums_have_the_bits_of_plain_ones_with_any_optimizer) {
+  const auto sum = [](auto& model, const auto& batch) {
+    const at::Tensor error = (model(batch.first) - batch.second).square();
+    const at::Tensor count = batch.second.gt(0).sum() + 3;
+    return LossSum{
+        .sum = error.sum(), .count = count.template item<double>(), .counted = count};
+  };
+  for (const double clip : {0.0, 0.5}) {
+    for (const OptimizerOptions& optimizer : std::initializer_list<OptimizerOptions>{
+             SGDOptions{.lr = 0x1p-5, .momentum = 0.5}, AdamOptions{.lr = 0x1p-7},
+             AdamWOptions{.lr = 0x1p-7}}) {
+      SCOPED_TRACE(concat("optimizer ", optimizer.index(), ", clip ", clip));
+      TrainerOptions options = options_of(1);
+      options.optimizer = optimizer;
+      options.clip_grad_norm = clip;
+      const auto make = [] { return Loader(Waves{}, {.batch_size = 4, .shuffle = true}); };
+      EXPECT_GT(expect_same_bits(make, sum, options), 0);
+    }
+  }
 }
 
 TEST(RehearsedGraph, counts_that_differ_must_be_tensors) {
