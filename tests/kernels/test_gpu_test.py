@@ -40,6 +40,7 @@ class Machine:
             # Runs what it is given behind its own options.
             program(
                 self.commands / "compute-sanitizer",
+                f'echo "$@" >> {self.folder}/sanitized\n'
                 'tool=$2; shift 6; "$@" || exit; echo "========= ERROR SUMMARY: 0 errors ($tool)"\n',
             )
 
@@ -74,6 +75,9 @@ def all_stages_pass_and_say_what_they_found():
         asked = (machine.folder / "asked").read_text()
         check("--target kernels_test cuda_test train_llm" in asked, asked)
         check(f"-DLOCKSTEP_PYTHON={machine.python}" in asked, asked)
+        memory, races = (machine.folder / "sanitized").read_text().splitlines()
+        check("--tool memcheck" in memory and "FusedGpt2" in memory and "GemmOnGpu" not in memory, memory)
+        check("--tool racecheck" in races and "FusedGpt2" in races and "GemmOnGpu" in races, races)
 
 
 def a_stage_that_fails_is_named_and_the_others_run():
