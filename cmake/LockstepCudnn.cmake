@@ -18,9 +18,8 @@ if(NOT LOCKSTEP_CUDNN_FRONTEND_INCLUDE OR NOT LOCKSTEP_CUDNN_INCLUDE)
   if(LOCKSTEP_CUDNN_FRONTEND_INCLUDE)
     set(_missing "no cudnn_version.h")
   endif()
-elseif(_asked STREQUAL LOCKSTEP_CUDNN_ASKED)
-  set(_calls ${LOCKSTEP_CALLS_CUDNN})
-  set(_missing "as before, ${LOCKSTEP_CUDNN_FRONTEND_INCLUDE} does not fit")
+elseif(LOCKSTEP_CALLS_CUDNN AND _asked STREQUAL LOCKSTEP_CUDNN_ASKED)
+  set(_calls ON)
 else()
   execute_process(
     COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only ${LOCKSTEP_CUDNN_OPTIONS}
