@@ -1,5 +1,7 @@
 #include "launch/coordinator_link.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -123,10 +125,12 @@ std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
 }
 
 // Another launcher there is one of this job, on the same machine. Whoever else holds the port will
-// never answer.
+// never answer, also where folders or arguments of its command have the launcher's name.
 bool may_be_launcher(int port) {
   const auto owner = port_owner(port);
-  return !owner || owner->pid == 0 || owner->command.find("lockstep") != std::string::npos;
+  std::error_code hidden;
+  return !owner || owner->program.empty() ||
+         owner->program == std::filesystem::read_symlink("/proc/self/exe", hidden).filename();
 }
 
 // What this launcher's predecessor left there, the coordinator goes on from. A full disk is no

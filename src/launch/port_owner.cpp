@@ -93,6 +93,15 @@ std::string command_of(const fs::path& process) {
   return text;
 }
 
+// An executable that was replaced since is told with a word behind its name.
+std::string program_of(const fs::path& process) {
+  constexpr std::string_view kReplaced = " (deleted)";
+  std::error_code hidden;
+  std::string name = fs::read_symlink(process / "exe", hidden).filename().string();
+  if (name.ends_with(kReplaced)) name.resize(name.size() - kReplaced.size());
+  return name;
+}
+
 }  // namespace
 
 std::string PortOwner::describe() const {
@@ -112,7 +121,7 @@ std::optional<PortOwner> port_owner(int port, const std::string& proc) {
   if (!socket) {
     return std::nullopt;
   }
-  PortOwner owner{.pid = 0, .command = {}, .uid = socket->uid};
+  PortOwner owner{.pid = 0, .command = {}, .program = {}, .uid = socket->uid};
   const std::string link = concat("socket:[", socket->inode, "]");
   std::error_code error;
   for (fs::directory_iterator entry(proc, error), end; !error && entry != end;
@@ -121,6 +130,7 @@ std::optional<PortOwner> port_owner(int port, const std::string& proc) {
     if (pid && holds(entry->path(), link)) {
       owner.pid = *pid;
       owner.command = command_of(entry->path());
+      owner.program = program_of(entry->path());
       break;
     }
   }

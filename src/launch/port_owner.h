@@ -10,6 +10,7 @@ namespace lockstep {
 struct PortOwner {
   pid_t pid = 0;        // 0: a process that this user may not look into, or of another container
   std::string command;  // its command line, shortened; empty where the pid is 0
+  std::string program;  // the file name of what it executes; empty where that may not be known
   uid_t uid = 0;
 
   /// "process 4711 (python3 train.py)", or the user where the process cannot be known.

@@ -43,6 +43,7 @@ TEST(PortOwner, names_the_process_that_listens) {
   ASSERT_TRUE(owner);
   EXPECT_EQ(owner->pid, ::getpid());
   EXPECT_NE(owner->command.find("launch_test"), std::string::npos) << owner->command;
+  EXPECT_EQ(owner->program, "launch_test");
   EXPECT_EQ(owner->uid, ::getuid());
   EXPECT_EQ(owner->describe(),
             "process " + std::to_string(::getpid()) + " (" + owner->command + ")");
@@ -70,6 +71,21 @@ TEST(PortOwner, a_process_that_may_not_be_looked_into_is_named_by_its_user) {
   EXPECT_EQ(owner->uid, 4321u);
   EXPECT_EQ(owner->describe(), "a process of user 4321");
   EXPECT_FALSE(port_owner(0x733D, proc.path().string()));
+}
+
+TEST(PortOwner, has_the_name_of_its_executable_not_of_its_folder_also_after_that_was_replaced) {
+  const TemporaryFolder proc;
+  std::filesystem::create_directories(proc / "net");
+  std::filesystem::create_directories(proc / "4711/fd");
+  std::ofstream(proc / "net/tcp")
+      << "  sl  local_address ...\n"
+      << "   1: 0100007F:0051 00000000:0000 0A 00000000:00000000 00:00000000 00000000 22 0 51 1\n";
+  std::filesystem::create_symlink("socket:[51]", proc / "4711/fd/3");
+  std::ofstream(proc / "4711/cmdline") << "server";
+  const auto program = [&] { return port_owner(0x51, proc.path().string()).value().program; };
+  EXPECT_EQ(program(), "");
+  std::filesystem::create_symlink("/opt/lockstep/bin/python3.11 (deleted)", proc / "4711/exe");
+  EXPECT_EQ(program(), "python3.11");
 }
 
 TEST(PortOwner, a_listener_counts_before_a_connection_and_a_lingering_one_not_at_all) {
