@@ -1,10 +1,12 @@
 """Builds a copy of the tree where nothing can be installed: the headers come from the bundle, and
 on the PATH there is neither pip nor apt.
 
-offline_build_test.py --python PYTHON_WITH_TORCH --work FOLDER quick|all
+offline_build_test.py --python PYTHON_WITH_TORCH --work FOLDER --built BUILD_FOLDER quick|all
 
-quick compiles a source with JSON in it and one on libtorch; all builds the launcher and finds the
-headers of every other source, which is all that can be missing here and not elsewhere.
+quick compiles a source with JSON in it and one on libtorch; all builds the launcher and finds where the
+headers of other sources come from, which is all that can differ here and not elsewhere. Which sources have
+headers that the bundle has is known from BUILD_FOLDER, where all are compiled; of those that are compiled
+alike one stands for all.
 The copy stays in FOLDER, always the same, so that ccache knows the files the next time.
 """
 
@@ -83,17 +85,46 @@ def bare_path(folder, python):
     return str(folder)
 
 
-def find_headers(build, env):
-    """Preprocesses every source that is not compiled yet, for the names of its headers."""
+def is_bundled(header):
+    return "nlohmann/" in header or header.endswith("/xxhash.h")
+
+
+def uses_of_bundle(build):
+    """{object: whether it has a header that the bundle has}, of a build folder."""
+    uses, current = {}, ""
+    listing = subprocess.Popen(["ninja", "-C", build, "-t", "deps"], stdout=subprocess.PIPE, text=True)
+    for line in listing.stdout:
+        if line.startswith(" "):
+            uses[current] = uses[current] or is_bundled(line.rstrip())
+        elif ": #deps" in line:
+            current = line.split(": #deps")[0]
+            uses[current] = False
+    check(listing.wait() == 0 and len(uses) > 100, f"{build} has compiled {len(uses)} sources")
+    return uses
+
+
+def sources_to_look_at(build, built, env):
+    """The commands of sources that are not compiled yet, may have headers of the bundle, and are compiled each in
+    another way."""
     listed = run("ninja", "-C", build, "-t", "commands", env=env, cwd=build)
     commands = [shlex.split(line) for line in listed.splitlines() if re.search(r" -c \S+$", line)]
     check(len(commands) > 100, f"only {len(commands)} sources are compiled")
+    uses, chosen = uses_of_bundle(built), {}
+    for command in commands:
+        command = command[command.index(env_compiler(command)):]
+        made = command[command.index("-o") + 1]
+        if not (build / made).exists() and uses.get(made, True):
+            ways = tuple(part for part in command if made not in part and part != command[-1])
+            chosen[ways] = command
+    check(len(chosen) > 5, f"only {len(chosen)} sources have headers of the bundle")
+    return list(chosen.values())
+
+
+def find_headers(build, built, env):
+    """Preprocesses sources for the names of their headers."""
 
     def headers_of(command):
-        command = command[command.index(env_compiler(command)):]
         output = command.index("-o")
-        if (build / command[output + 1]).exists():
-            return ""
         # -MD is for a compilation; what is left of it would make -M write into its file.
         kept = [part for part in command[:output] if part != "-MD"] + command[output + 2:]
         for option in ("-MT", "-MF"):
@@ -105,7 +136,7 @@ def find_headers(build, env):
         return done.stdout
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return "".join(pool.map(headers_of, commands))
+        return "".join(pool.map(headers_of, sources_to_look_at(build, built, env)))
 
 
 def env_compiler(command):
@@ -117,6 +148,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", required=True)
     parser.add_argument("--work", required=True, type=pathlib.Path)
+    parser.add_argument("--built", required=True, type=pathlib.Path)
     parser.add_argument("what", choices=["quick", "all"])
     arguments = parser.parse_args()
 
@@ -143,7 +175,7 @@ def main():
                "src/CMakeFiles/lockstep.dir/data/distributed_sampler.cpp.o"]
     run("bash", "tools/build", *(targets if arguments.what == "quick" else ["lockstep_program"]),
         env=env, cwd=tree)
-    headers = find_headers(tree / "build", env) if arguments.what == "all" else ""
+    headers = find_headers(tree / "build", arguments.built, env) if arguments.what == "all" else ""
 
     cache = (tree / "build/CMakeCache.txt").read_text()
     check(f"LOCKSTEP_JSON_INCLUDE:PATH={tree}/bundle/include\n" in cache,
@@ -151,7 +183,7 @@ def main():
     deps = subprocess.run(["ninja", "-C", tree / "build", "-t", "deps"], check=True,
                           capture_output=True, text=True).stdout
     strangers = sorted({word for word in (deps + headers).split()
-                        if "nlohmann/" in word and "bundle/include" not in word})
+                        if is_bundled(word) and "bundle/include" not in word})
     check(not strangers, f"headers from outside the bundle were used: {strangers}")
 
 
