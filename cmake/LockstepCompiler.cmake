@@ -47,9 +47,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT LOCKSTEP_SANITIZE)
 endif()
 option(LOCKSTEP_STATIC_RUNTIME "Link libstdc++ into the launcher" ${_static_runtime})
 
-# Names of sources in the launcher's messages begin at the source folder, wherever that lies: the program is the
-# same, byte for byte (docs/packages.md). ccache shows the compiler paths from the build folder, hence the second.
-option(LOCKSTEP_REPRODUCIBLE "Keep the paths of this machine out of the launcher" OFF)
+# Names of sources in messages begin at the source folder, wherever that lies: the launcher is the same, byte for
+# byte (docs/packages.md), and ccache has for all clones what is compiled several sources at a time, which cmake
+# includes by their full paths. ccache shows the compiler paths from the build folder, hence the second.
+option(LOCKSTEP_REPRODUCIBLE "Keep the paths of this machine out of programs" OFF)
 function(lockstep_without_paths target)
   if(LOCKSTEP_REPRODUCIBLE)
     file(RELATIVE_PATH source "${CMAKE_BINARY_DIR}" "${PROJECT_SOURCE_DIR}")

@@ -7,6 +7,7 @@
 set(LOCKSTEP_PCH_OPTIMIZATION "$<$<CONFIG:Release>:-O1>")
 function(lockstep_use_torch_pch target)
   target_compile_options(${target} PRIVATE ${LOCKSTEP_PCH_OPTIMIZATION})
+  lockstep_without_paths(${target})
   target_precompile_headers(${target} REUSE_FROM lockstep_pch)
   # g++ keeps templates that are still to be instantiated in the precompiled header, and every source
   # that uses it instantiates them all: 9 s, however small it is. Several sources in one pay that once.
@@ -21,3 +22,4 @@ target_precompile_headers(lockstep_pch PRIVATE <torch/torch.h>)
 # compiler would pass over the precompiled header without a word.
 set_target_properties(lockstep_pch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_compile_options(lockstep_pch PRIVATE -fPIE ${LOCKSTEP_PCH_OPTIMIZATION})
+lockstep_without_paths(lockstep_pch)
