@@ -169,8 +169,8 @@ bool TrainerCore::is_updated_by_own_kernel() const {
          std::ranges::all_of(state_->parameters(), is_float);
 }
 
-// Leaves what gradients count with to who uses them, in tensors, where what is recorded finds it. The arithmetic is that
-// of a step of the same optimizer that is not recorded.
+// Leaves what gradients count with to who uses them, in tensors, where what is recorded finds it.
+// The arithmetic is that of a step of the same optimizer that is not recorded.
 double TrainerCore::normalize_for_update(std::optional<double> divisor, StepArguments& arguments) {
   const at::NoGradGuard no_grad;
   Numbers& here = step_numbers();

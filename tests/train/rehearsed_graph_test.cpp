@@ -310,13 +310,13 @@ RANKS_TEST(RehearsedGraph, a_replay_that_does_not_end_has_the_groups_time_out, 2
                 ": the gradients were not reduced within 1800000 ms; a rank hangs or is lost");
 }
 
-// The count is only known when the gradients are there: they are divided by it, or multiplied by what it is 1 of.
+// The count is only known when the gradients are there: they are divided by it, or multiplied by
+// what it is 1 of.
 TEST(RehearsedGraph, gradients_of_sums_have_the_bits_of_plain_ones_with_any_optimizer) {
   const auto sum = [](auto& model, const auto& batch) {
     const at::Tensor error = (model(batch.first) - batch.second).square();
     const at::Tensor count = batch.second.gt(0).sum() + 3;
-    return LossSum{
-        .sum = error.sum(), .count = count.template item<double>(), .counted = count};
+    return LossSum{.sum = error.sum(), .count = count.template item<double>(), .counted = count};
   };
   for (const double clip : {0.0, 0.5}) {
     for (const OptimizerOptions& optimizer : std::initializer_list<OptimizerOptions>{
