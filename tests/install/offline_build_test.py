@@ -176,6 +176,7 @@ def main():
     run("bash", "tools/build", *(targets if arguments.what == "quick" else ["lockstep_program"]),
         env=env, cwd=tree)
     headers = find_headers(tree / "build", arguments.built, env) if arguments.what == "all" else ""
+    check(arguments.what != "all" or "bundle/include/nlohmann/" in headers, "no source has headers of the bundle")
 
     cache = (tree / "build/CMakeCache.txt").read_text()
     check(f"LOCKSTEP_JSON_INCLUDE:PATH={tree}/bundle/include\n" in cache,
