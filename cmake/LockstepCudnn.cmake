@@ -8,7 +8,6 @@ find_path(LOCKSTEP_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
 find_path(LOCKSTEP_CUDNN_INCLUDE cudnn_version.h
           HINTS "${LOCKSTEP_TORCH_FOLDER}/../nvidia/cudnn/include" "${LOCKSTEP_CUDA_INCLUDE}")
 
-set(_attention "${CMAKE_CURRENT_LIST_DIR}/../src/kernels/attention.cpp")
 set(LOCKSTEP_CUDNN_OPTIONS -isystem "${LOCKSTEP_CUDNN_FRONTEND_INCLUDE}" -isystem "${LOCKSTEP_CUDNN_INCLUDE}"
                            -isystem "${LOCKSTEP_CUDA_INCLUDE}")
 set(_asked "${CMAKE_CXX_COMPILER} ${LOCKSTEP_CUDNN_OPTIONS}")
@@ -23,7 +22,7 @@ elseif(LOCKSTEP_CALLS_CUDNN AND _asked STREQUAL LOCKSTEP_CUDNN_ASKED)
 else()
   execute_process(
     COMMAND "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only ${LOCKSTEP_CUDNN_OPTIONS}
-            -I "${CMAKE_CURRENT_LIST_DIR}/../src" "${_attention}"
+            -I "${CMAKE_CURRENT_LIST_DIR}/../src" "${CMAKE_CURRENT_LIST_DIR}/../src/kernels/attention.cpp"
     RESULT_VARIABLE _status ERROR_VARIABLE _said OUTPUT_QUIET)
   if(_status EQUAL 0)
     set(_calls ON)

@@ -1,7 +1,5 @@
 #include "launch/coordinator_link.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -128,9 +126,7 @@ std::optional<CoordinatorShell::Remote> listen_for_nodes(JobPlan& plan) {
 // never answer, also where folders or arguments of its command have the launcher's name.
 bool may_be_launcher(int port) {
   const auto owner = port_owner(port);
-  std::error_code hidden;
-  return !owner || owner->program.empty() ||
-         owner->program == std::filesystem::read_symlink("/proc/self/exe", hidden).filename();
+  return !owner || owner->program.empty() || owner->program == program_of("/proc/self");
 }
 
 // What this launcher's predecessor left there, the coordinator goes on from. A full disk is no

@@ -93,15 +93,6 @@ std::string command_of(const fs::path& process) {
   return text;
 }
 
-// An executable that was replaced since is told with a word behind its name.
-std::string program_of(const fs::path& process) {
-  constexpr std::string_view kReplaced = " (deleted)";
-  std::error_code hidden;
-  std::string name = fs::read_symlink(process / "exe", hidden).filename().string();
-  if (name.ends_with(kReplaced)) name.resize(name.size() - kReplaced.size());
-  return name;
-}
-
 }  // namespace
 
 std::string PortOwner::describe() const {
@@ -114,6 +105,14 @@ std::string PortOwner::describe() const {
   ::getpwuid_r(uid, &entry, memory, sizeof memory, &found);
   return found == nullptr ? concat("a process of user ", uid)
                           : concat("a process of user ", found->pw_name);
+}
+
+std::string program_of(const std::string& process) {
+  constexpr std::string_view kReplaced = " (deleted)";
+  std::error_code hidden;
+  std::string name = fs::read_symlink(process + "/exe", hidden).filename().string();
+  if (name.ends_with(kReplaced)) name.resize(name.size() - kReplaced.size());
+  return name;
 }
 
 std::optional<PortOwner> port_owner(int port, const std::string& proc) {
@@ -130,7 +129,7 @@ std::optional<PortOwner> port_owner(int port, const std::string& proc) {
     if (pid && holds(entry->path(), link)) {
       owner.pid = *pid;
       owner.command = command_of(entry->path());
-      owner.program = program_of(entry->path());
+      owner.program = program_of(entry->path().string());
       break;
     }
   }

@@ -44,6 +44,7 @@ TEST(PortOwner, names_the_process_that_listens) {
   EXPECT_EQ(owner->pid, ::getpid());
   EXPECT_NE(owner->command.find("launch_test"), std::string::npos) << owner->command;
   EXPECT_EQ(owner->program, "launch_test");
+  EXPECT_EQ(owner->program, lockstep::program_of("/proc/self"));
   EXPECT_EQ(owner->uid, ::getuid());
   EXPECT_EQ(owner->describe(),
             "process " + std::to_string(::getpid()) + " (" + owner->command + ")");
