@@ -11,6 +11,10 @@
 #include "lockstep/error.h"
 #include "lockstep/process_group.h"
 
+// torch 2.13 deprecates names whose successors 2.11 does not have.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace lockstep {
 namespace {
 
@@ -381,3 +385,5 @@ c10::intrusive_ptr<c10d::ProcessGroup> unwrap(const ProcessGroup& group) {
 }
 
 }  // namespace lockstep
+
+#pragma GCC diagnostic pop

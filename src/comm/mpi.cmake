@@ -1,8 +1,10 @@
 # Part of comm: backend mpi.
-target_sources(lockstep PRIVATE comm/mpi.cpp comm/mpi_backend.cpp comm/mpi_memory.cpp
-               comm/mpi_thread.cpp)
-set_source_files_properties(comm/mpi_thread.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-_lockstep_compile_together(mpi comm/mpi.cpp comm/mpi_backend.cpp comm/mpi_memory.cpp)
+lockstep_directing_sources(teams
+  comm/mpi.cpp
+  comm/mpi_backend.cpp
+  comm/mpi_memory.cpp)
+lockstep_computing_sources(comm_and_aten
+  comm/mpi_thread.cpp)
 
 # What speaks MPI, loaded when backend mpi is asked for (comm/mpi_plugin.h). Only the C API is used.
 option(LOCKSTEP_MPI "Build the plugin for backend mpi, where an MPI is found" ON)

@@ -21,6 +21,10 @@
 #include "comm/tensor_future.h"
 #include "lockstep/error.h"
 
+// torch 2.13 deprecates names whose successors 2.11 does not have.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace lockstep {
 namespace {
 
@@ -289,3 +293,5 @@ FuturePtr OrderedReduction::mean_on_device(const at::Tensor& tensor) {
 }
 
 }  // namespace lockstep
+
+#pragma GCC diagnostic pop

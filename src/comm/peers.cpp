@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-std::string first_line(const std::string& path) {
+std::string read_first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -30,7 +30,7 @@ struct ProcessStat {
 // Fields 3 and 22 of /proc/PID/stat. The name in field 2 may hold anything, so fields are counted
 // from its closing parenthesis.
 std::optional<ProcessStat> read_stat(int process_id) {
-  const std::string line = first_line(concat("/proc/", process_id, "/stat"));
+  const std::string line = read_first_line(concat("/proc/", process_id, "/stat"));
   const auto name_end = line.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
@@ -48,7 +48,7 @@ std::string machine_name() {
   const auto process_namespace = stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
   // Ranks that are told apart do not share memory: several machines on one, for tests.
   const char* told = std::getenv("LOCKSTEP_MACHINE");
-  std::string name = concat(first_line("/proc/sys/kernel/random/boot_id"), "/", process_namespace,
+  std::string name = concat(read_first_line("/proc/sys/kernel/random/boot_id"), "/", process_namespace,
                             told == nullptr ? "" : concat("/", told));
   std::ranges::replace(name, ' ', '_');  // it travels as one word
   return name;

@@ -1,6 +1,6 @@
 # GPT-2 on a GPU by kernels of our own, cublasLt and cuDNN, where all of CUDA's parts are there.
 if(NOT LOCKSTEP_CUDA OR NOT LOCKSTEP_KERNELS)
-  target_sources(lockstep PRIVATE models/fused_absent.cpp optim/gpu_adamw_absent.cpp)
+  lockstep_directing_sources(models models/fused_absent.cpp optim/gpu_adamw_absent.cpp)
   return()
 endif()
 

@@ -1,8 +1,8 @@
 # rpc: what needs libtorch.
-target_sources(lockstep PRIVATE rpc/tensor_codec.cpp rpc/world_agent.cpp
-               $<TARGET_OBJECTS:lockstep_rpc>)
-set_source_files_properties(rpc/tensor_codec.cpp rpc/world_agent.cpp PROPERTIES
-  SKIP_PRECOMPILE_HEADERS ON)
+lockstep_computing_sources(ddp_and_rpc
+  rpc/tensor_codec.cpp
+  rpc/world_agent.cpp)
+target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_rpc>)
 target_sources(lockstep PUBLIC FILE_SET HEADERS FILES
   ${LOCKSTEP_INCLUDE}/lockstep/rpc.h
   ${LOCKSTEP_INCLUDE}/lockstep/rpc_codec.h

@@ -8,7 +8,6 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/embedded_pairs.cpp
   text/files.cpp
   text/gpt2_scanner.cpp
-  text/json_fields.cpp
   text/json_records.cpp
   text/metric_tokens.cpp
   text/pair_lines.cpp
@@ -17,11 +16,9 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/record_fields.cpp
   text/regex.cpp
   text/sentence_pairs.cpp
-  text/source_files.cpp
   text/splitter.cpp
   text/text_source.cpp
   text/token_cache.cpp
-  text/token_cache_files.cpp
   text/token_cache_maker.cpp
   text/token_cache_use.cpp
   text/token_part.cpp
@@ -29,16 +26,29 @@ lockstep_layer(text LIBRARIES lockstep::core SOURCES
   text/tokenizer.cpp
   text/tokenizer_files.cpp
   text/tokenizer_fingerprint.cpp
-  text/tokenizer_json.cpp
-  text/tokenizer_output.cpp
   text/tokenizer_training.cpp
   text/translation_metrics.cpp
   text/unicode_class.cpp
   text/unicode_ranges.cpp
-  text/vocabulary_files.cpp
   text/word_splitter.cpp
-  text/word_tokenizer.cpp
+  text/word_tokenizer.cpp)
+
+# What reads and writes JSON waits for files, and its templates take the optimizer longer than the rest.
+add_library(lockstep_text_files OBJECT
+  text/json_fields.cpp
+  text/source_files.cpp
+  text/token_cache_files.cpp
+  text/tokenizer_json.cpp
+  text/tokenizer_output.cpp
+  text/vocabulary_files.cpp
   text/word_vocabulary.cpp)
+target_include_directories(lockstep_text_files PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_include_directories(lockstep_text_files SYSTEM PRIVATE "${LOCKSTEP_JSON_INCLUDE}")
+target_link_libraries(lockstep_text_files PRIVATE lockstep::core lockstep_options)
+target_compile_options(lockstep_text_files PRIVATE "$<$<CONFIG:Release>:-O1>")
+lockstep_compile_in_batches(lockstep_text_files)
+lockstep_without_paths(lockstep_text_files)
+target_sources(lockstep_text PRIVATE $<TARGET_OBJECTS:lockstep_text_files>)
 
 # What reads Parquet and Arrow files: loaded when one is read (text/arrow_plugin.h).
 if(LOCKSTEP_ARROW_LIBRARIES)
