@@ -7,6 +7,7 @@ lockstep_directing_sources(ddp
   ddp/gradient_homes.cpp
   ddp/join.cpp
   ddp/local_sgd.cpp
+  ddp/module_walk.cpp
   ddp/reducer_factory.cpp
   ddp/sync_batch_norm.cpp
   ddp/verify.cpp)
@@ -15,6 +16,5 @@ lockstep_computing_sources(ddp_and_rpc
   ddp/compression.cpp
   ddp/compression_options.cpp
   ddp/int8_compression.cpp
-  ddp/module_walk.cpp
   ddp/orthogonalize.cpp
   ddp/power_sgd.cpp)

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-// Without it the next header includes the declarations of all operators.
-#define AT_PER_OPERATOR_HEADERS
 #include <ATen/native/ForeachUtils.h>
 
 namespace lockstep {
