@@ -231,7 +231,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep", type=os.path.abspath)
     parser.add_argument("job", type=os.path.abspath)
-    parser.add_argument("--some", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--some", nargs="+", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
     arguments.spares, arguments.shard = 0, 0
     sharded = argparse.Namespace(**vars(arguments) | {"shard": 3, "copies": True, "machines": 1, "model": "gpt"})

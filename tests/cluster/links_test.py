@@ -12,6 +12,7 @@ import sys
 import threading
 
 from machines import SECRET, SshCase
+from network import enter_namespaces
 from launcher import LIMIT, job_environment, set_launcher
 from security_support import inside
 

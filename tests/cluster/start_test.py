@@ -15,6 +15,7 @@ import time
 import unittest
 
 from machines import ClusterCase, SECRET, SshCase, write_pbsdsh
+from network import enter_namespaces
 from launcher import LIMIT, Job, job_environment, set_launcher, stack_command, wait_until_gone
 from recovery_support import WORKER, RecoveryCase
 

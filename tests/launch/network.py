@@ -19,11 +19,12 @@ def ip(*arguments):
 
 def enter_namespaces():
     """For whoever is not root: starts this script again, as root of namespaces of its own, where the system lends
-    those. `ip netns` keeps its files in /run, so there is another one in them."""
+    those. They have another /run, in which `ip netns` keeps its files, and the script its temporary ones: a launcher
+    that takes itself for root's would put them where those of the real root's launchers are."""
     if os.geteuid() == 0 or shutil.which("unshare") is None:
         return
     inside = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c",
-              'mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"', "sh"]
+              'mount -t tmpfs tmpfs /run && ip link set lo up && exec env TMPDIR=/run "$@"', "sh"]
     if subprocess.run([*inside, "true"], capture_output=True).returncode == 0:
         os.execvp(inside[0], [*inside, sys.executable, *sys.orig_argv[1:]])
 
