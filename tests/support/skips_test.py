@@ -154,7 +154,7 @@ class Summary(Folder):
 
     def test_a_skip_is_found_in_a_long_output_and_in_that_of_a_ctest_within(self):
         self.run_ctest(self.add_output("long", "x\n" * 100000 + "skipped: Late: no etcd\n"),
-                       self.add_output("within", "".join(f"3: {line}\n" for line in GTEST_OUTPUT.splitlines())))
+                       self.add_output("within", "".join(f"3: {line}\n4: other\n" for line in GTEST_OUTPUT.splitlines())))
         self.assertEqual(self.said()[:3], ["Skipped: 0 tests, and 3 cases of others.", "    1  no etcd: long Late",
                                            "    1  no file system: within Store.damaged"])
 
