@@ -15,7 +15,7 @@ STAGE := @tools/stage
 CTEST = . $(BUILD)/setup.env && "$${LOCKSTEP_SETUP_CMAKE%cmake}ctest" --test-dir $(BUILD) \
         --output-on-failure -j $(or $(JOBS),$(shell nproc))
 # $(call RUN_TESTS,NAME,WHICH): runs tests, whose results are then in tests-NAME.xml with all that they wrote, and
-# says which were skipped. ctest decides, and the list of ALLOWED_SKIPS where one is given.
+# says which were skipped. ctest decides, and the list of ALLOWED_SKIPS where it is given.
 RUN_TESTS = rm -f $(BUILD)/tests-$(1).xml; \
             $(CTEST) $(2) --no-tests=error --output-junit tests-$(1).xml \
               --test-output-size-passed 100000000 --test-output-size-failed 100000000; code=$$?; \
