@@ -86,6 +86,6 @@ def limited_network(count, rate):
 def network_missing():
     """Why there can be no such machines here; None: there can."""
     from network import Network
-    if not Network.possible():
+    if Network.missing():
         return "network namespaces need root and iproute2"
     return None if shutil.which("tc") else "the command tc is not there (iproute2)"

@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 import figures  # noqa: E402
 import suite  # noqa: E402
 import svg  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LIMIT = 100
 
@@ -136,4 +138,4 @@ class Parts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

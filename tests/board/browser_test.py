@@ -19,6 +19,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import make_runs  # noqa: E402
 from board_process import Board  # noqa: E402
 from playwright.sync_api import expect, sync_playwright  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT = 30_000  # ms
@@ -290,4 +292,4 @@ class Page(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    test_script.main(argv=sys.argv[:1])

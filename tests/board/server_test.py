@@ -20,6 +20,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import make_runs  # noqa: E402
 from board_process import LIMIT, Board  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 
 class Server(unittest.TestCase):
@@ -219,4 +221,4 @@ class Top(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    test_script.main(argv=sys.argv[:1])

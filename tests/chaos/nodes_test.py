@@ -14,9 +14,11 @@ import tempfile
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 
-from network import Network  # noqa: E402
+from network import Network, enter_namespaces  # noqa: E402
 from recovery_test import Run, compare  # noqa: E402
+import test_script  # noqa: E402
 
 STEPS = 60
 LIMIT = 120  # seconds for what takes a few
@@ -229,13 +231,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep", type=os.path.abspath)
     parser.add_argument("job", type=os.path.abspath)
-    parser.add_argument("--some", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--some", nargs="+", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
     arguments.spares, arguments.shard = 0, 0
     sharded = argparse.Namespace(**vars(arguments) | {"shard": 3, "copies": True, "machines": 1, "model": "gpt"})
-    if not Network.possible():
-        print("skipped: network namespaces need root and iproute2")
-        return
+    if missing := Network.missing():
+        test_script.skip(missing)
     with tempfile.TemporaryDirectory(prefix="lockstep_nodes_") as folder:
         undisturbed = {}  # by ranks, which are on one node, and whether they have parts
         for name in arguments.some:
@@ -257,4 +258,5 @@ def main():
 
 
 if __name__ == "__main__":
+    enter_namespaces()
     sys.exit(main())

@@ -431,7 +431,7 @@ def main():
     parser.add_argument("job")
     parser.add_argument("what", choices=["phases", "random"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--some", nargs="*", help="only these phases")
+    parser.add_argument("--some", nargs="+", help="only these phases")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--hangs", type=float, default=0, help="the share of victims that hang")

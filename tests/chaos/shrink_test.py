@@ -257,7 +257,7 @@ def main():
     parser.add_argument("job")
     parser.add_argument("--ranks", type=int, nargs="+", default=[4])
     parser.add_argument("--model", nargs="+", default=["net"])
-    parser.add_argument("--some", nargs="*", help="only these cases")
+    parser.add_argument("--some", nargs="+", help="only these cases")
     parser.add_argument("--resume", action="store_true", help="go on from what the first one saved")
     parser.add_argument("--kills", type=int, help="at random, instead of the cases")
     parser.add_argument("--seed", type=int, default=int(time.time()))

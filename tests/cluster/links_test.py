@@ -4,16 +4,20 @@ Usage: links_test.py LOCKSTEP
 """
 
 import json
+import pathlib
 import re
 import socket
 import subprocess
 import sys
 import threading
-import unittest
 
 from machines import SECRET, SshCase
+from network import enter_namespaces
 from launcher import LIMIT, job_environment, set_launcher
 from security_support import inside
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)
@@ -134,4 +138,5 @@ class Encryption(LinksCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

@@ -15,11 +15,13 @@ import time
 import unittest
 
 from machines import ClusterCase, SECRET, SshCase, write_pbsdsh
+from network import enter_namespaces
 from launcher import LIMIT, Job, job_environment, set_launcher, stack_command, wait_until_gone
 from recovery_support import WORKER, RecoveryCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import free_port  # noqa: E402
+import test_script  # noqa: E402
 
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)
@@ -399,4 +401,5 @@ class Nowhere(ClusterCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

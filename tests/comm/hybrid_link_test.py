@@ -8,7 +8,9 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
-from network import Network  # noqa: E402
+from network import Network, enter_namespaces  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 JOB = None
 SIZE = 4 << 20  # of the tensors
@@ -27,8 +29,8 @@ def rank_environment(network, rank, machines=2, each=2, port=29511):
 class LinkTest(unittest.TestCase):
     def count(self, wire):
         """Tensors of SIZE bytes that each operation put on the link, both ways together."""
-        if not Network.possible():
-            self.skipTest("network namespaces need root and iproute2")
+        if missing := Network.missing():
+            self.skipTest(missing)
         network = Network(2)
         try:
             return self.count_on(network, wire)
@@ -70,4 +72,5 @@ class LinkTest(unittest.TestCase):
 
 if __name__ == "__main__":
     JOB = sys.argv.pop(1)
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

@@ -4,9 +4,13 @@ mpi_test.py LOCKSTEP MPI_JOB [unittest's arguments]
 """
 
 import os
+import pathlib
 import subprocess
 import sys
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LIMIT = 120  # seconds that a job may take
 MPI_VARIABLES = ("OMPI_", "PMIX_", "PMI_")
@@ -80,4 +84,4 @@ class Mpi(unittest.TestCase):
 
 if __name__ == "__main__":
     LOCKSTEP, JOB = map(os.path.abspath, sys.argv[1:3])
-    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
+    test_script.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -3,10 +3,14 @@ are let go by the death itself, and nothing is left. Give it the program release
 
 import collections
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 JOB = None
 LIMIT = 400  # seconds
@@ -39,4 +43,4 @@ class ReleaseTest(unittest.TestCase):
 
 if __name__ == "__main__":
     JOB = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    test_script.main()

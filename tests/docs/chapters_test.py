@@ -30,6 +30,8 @@ sys.path.insert(0, str(HERE.parent / "jobs"))
 
 from documents import read_page  # noqa: E402
 from shapes import difference  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LIMIT = 240  # seconds for a page; only ever reached by a failure
 MARK = "lockstep-docs-command"
@@ -129,8 +131,10 @@ class Chapters(unittest.TestCase):
                        if not name.startswith(("LOCKSTEP_", "SLURM_", "PBS_", "PET_", "WANDB_"))}
         if "<!-- needs slurm -->" in text:
             from slurm_bed import SlurmCluster, missing_tools
-            if os.getuid() != 0 or missing_tools():
-                self.skipTest("needs root and Slurm (tools/setup --tests)")
+            if os.getuid() != 0:
+                self.skipTest("a cluster of one's own needs root")
+            if missing := missing_tools():
+                self.skipTest(f"not installed: {', '.join(missing)}")
             cluster = SlurmCluster(nodes=2)
             self.addCleanup(cluster.close)
             environment = cluster.environment()
@@ -192,4 +196,4 @@ if __name__ == "__main__":
     ROOT, BIN, PYTHON = (pathlib.Path(os.path.abspath(path)) for path in sys.argv[1:4])
     for argument in sys.argv[4:]:
         add_page(argument)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    test_script.main(argv=sys.argv[:1], verbosity=2)

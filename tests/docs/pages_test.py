@@ -12,6 +12,8 @@ import urllib.parse
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from documents import anchors_of, links_of, pages_of, read_page  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 TROUBLE = ROOT / "docs/troubleshooting.md"
@@ -89,4 +91,4 @@ class Rules(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

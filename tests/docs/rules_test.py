@@ -10,6 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import chapters_test  # noqa: E402
 from documents import read_page  # noqa: E402
 from shapes import difference  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 
 class Shapes(unittest.TestCase):
@@ -71,4 +73,4 @@ class Commands(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

@@ -16,8 +16,10 @@ import unittest
 for folder in ("launch", "cluster"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / folder))
 
-from machines import SshServers, ssh_is_possible, write_pbsdsh
-from network import Network, ip
+from machines import SshServers, ssh_missing, write_pbsdsh
+from network import Network, enter_namespaces, ip
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LOCKSTEP = sys.argv.pop(1)
 TORCH_PYTHON = sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None
@@ -95,8 +97,10 @@ class Nodes(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        if not Network.possible() or shutil.which("unshare") is None:
-            raise unittest.SkipTest("network namespaces need root, iproute2 and unshare")
+        if missing := Network.missing():
+            raise unittest.SkipTest(missing)
+        if shutil.which("unshare") is None:
+            raise unittest.SkipTest("unshare is not installed")
 
     def setUp(self):
         self.network = Network(self.count)
@@ -179,8 +183,8 @@ class Hosts(Nodes):
     """Doctors that are started on machines 2 and 3 by one on machine 1."""
 
     def setUp(self):
-        if not ssh_is_possible():
-            self.skipTest("OpenSSH is not installed")
+        if missing := ssh_missing():
+            self.skipTest(missing)
         super().setUp()
         self.keys = self.folder / "keys"
         self.keys.mkdir()
@@ -379,4 +383,5 @@ class Broken(Nodes):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

@@ -17,6 +17,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 SOURCE = BUILD = CMAKE = CXX = TORCH = None
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -150,4 +153,4 @@ if __name__ == "__main__":
     arguments, rest = parser.parse_known_args()
     SOURCE, BUILD, CMAKE, CXX, TORCH = (arguments.source, arguments.build, arguments.cmake, arguments.cxx,
                                         arguments.torch)
-    unittest.main(argv=[sys.argv[0], *rest])
+    test_script.main(argv=[sys.argv[0], *rest])

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 LOCKSTEP, SHARE, PROGRAMS = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3:]
 WITHOUT_PAGE = {"completion", "man", "version"}  # a word each, in lockstep(1)
 
@@ -71,4 +74,4 @@ class Manual(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    test_script.main(argv=sys.argv[:1])

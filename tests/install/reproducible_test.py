@@ -17,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 COMPILED_IN_EARNEST = ("src/CMakeFiles/lockstep_etcd.dir", "src/CMakeFiles/lockstep_jobs.dir",
                        "src/CMakeFiles/lockstep_archive.dir/Unity", "apps/CMakeFiles/lockstep_program.dir")
 
@@ -63,9 +66,13 @@ def package(arguments, tree, env):
     kinds = []
     if shutil.which("dpkg-shlibdeps"):
         kinds.append("deb")
+    else:
+        test_script.left_out("deb", "dpkg-shlibdeps is not installed (tools/setup --tests)")
     if (arguments.build / "package_tools/auditwheel").is_dir():
         (tree / "build/package_tools").symlink_to(arguments.build / "package_tools")
         kinds += ["wheel", "sdist"]
+    else:
+        test_script.left_out("wheel", "auditwheel is not installed (tools/setup --tests)")
     shutil.copy(arguments.build / "setup.env", tree / "build")
     for kind in kinds:
         run("bash", tree / "tools/package", "--built", kind, env={**env, "BUILD": str(tree / "build")})

@@ -15,6 +15,9 @@ import tempfile
 import unittest
 import zipfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 SOURCE = BUILD = CMAKE = PYTHON = None
 
 
@@ -104,4 +107,4 @@ if __name__ == "__main__":
         parser.add_argument(option, required=True, type=pathlib.Path)
     arguments, rest = parser.parse_known_args()
     SOURCE, BUILD, CMAKE, PYTHON = arguments.source, arguments.build, arguments.cmake, arguments.python
-    unittest.main(argv=[sys.argv[0], *rest])
+    test_script.main(argv=[sys.argv[0], *rest])

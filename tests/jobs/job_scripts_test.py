@@ -15,6 +15,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 LOCKSTEP = os.path.abspath(sys.argv.pop(1))
 LIMIT = 60
 
@@ -264,7 +267,7 @@ class Kubernetes(Scripts):
         try:
             import yaml
         except ImportError:
-            self.skipTest("there is no parser of YAML")
+            self.skipTest("PyYAML is not installed")
         text = self.lockstep("manifest", "--image=registry/train:1", *options, "--", *job)
         return yaml.safe_load(text)
 
@@ -314,4 +317,4 @@ class Kubernetes(Scripts):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

@@ -13,6 +13,9 @@ import unittest
 
 from slurm_bed import LIMIT, SlurmCluster, missing_tools
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 LOCKSTEP = os.path.abspath(sys.argv.pop(1))
 PYTHON, TOY_TRAINER = [
     sys.argv.pop(1) if len(sys.argv) > 1 and "/" in sys.argv[1] else None for _ in range(2)
@@ -204,4 +207,4 @@ class Draining(SlurmTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

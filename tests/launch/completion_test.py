@@ -4,6 +4,7 @@ A shell that is not installed is named in the output and left out.
 """
 
 import os
+import pathlib
 import pty
 import select
 import shutil
@@ -12,6 +13,9 @@ import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LOCKSTEP = sys.argv.pop(1)
 LIMIT = 60  # seconds; only ever reached by a failure
@@ -142,4 +146,4 @@ class Zsh(Completion):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

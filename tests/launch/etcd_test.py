@@ -16,11 +16,12 @@ import unittest
 import urllib.request
 
 from launcher import LIMIT, set_launcher
-from network import Network
+from network import Network, enter_namespaces
 from recovery_support import RecoveryCase
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import free_port  # noqa: E402
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 ETCD = sys.argv.pop(1)
@@ -337,7 +338,7 @@ class Guarded(EtcdCase):
         self.ends_in(*self.conf("protocol=https", f"cacert={cert}"), words="ostname mismatch")
 
 
-@unittest.skipUnless(Network.possible(), "network namespaces need root and iproute2")
+@unittest.skipIf(Network.missing(), Network.missing())
 class CutOff(EtcdCase):
     """Node 1 of the network has etcd, nodes 2 to 4 the job's."""
 
@@ -372,4 +373,5 @@ class CutOff(EtcdCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    enter_namespaces()
+    test_script.main(verbosity=2)

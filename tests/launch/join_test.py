@@ -9,10 +9,12 @@ import stat
 import subprocess
 import sys
 import textwrap
-import unittest
 
 from launcher import Job, set_launcher
-from network import NetworkCase, ip
+from network import NetworkCase, enter_namespaces, ip
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LOCKSTEP, FAKE_CLOCK = sys.argv.pop(1), sys.argv.pop(1)
 set_launcher(LOCKSTEP)
@@ -369,4 +371,5 @@ class Survey(JoinTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    enter_namespaces()
+    test_script.main(verbosity=2)

@@ -1,11 +1,13 @@
 """Several machines on one: network namespaces with an address each, joined by a switch whose cables
-can be pulled. They may have a second network. Needs root and iproute2."""
+can be pulled. They may have a second network. Needs iproute2, and root or enter_namespaces()."""
 
+import functools
 import os
 import pathlib
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import textwrap
 import unittest
@@ -13,6 +15,18 @@ import unittest
 
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def enter_namespaces():
+    """For whoever is not root: starts this script again, as root of namespaces of its own, where the system lends
+    those. They have another /run, in which `ip netns` keeps its files, and the script its temporary ones: a launcher
+    that takes itself for root's would put them where those of the real root's launchers are."""
+    if os.geteuid() == 0 or shutil.which("unshare") is None:
+        return
+    inside = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c",
+              'mount -t tmpfs tmpfs /run && ip link set lo up && exec env TMPDIR=/run "$@"', "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode == 0:
+        os.execvp(inside[0], [*inside, sys.executable, *sys.orig_argv[1:]])
 
 
 class Network:
@@ -29,8 +43,15 @@ class Network:
             raise
 
     @staticmethod
-    def possible():
-        return os.geteuid() == 0 and shutil.which("ip") is not None
+    @functools.cache
+    def missing():
+        """What keeps network namespaces from being made here; None where they can be."""
+        if shutil.which("ip") is None:
+            return "iproute2 is not installed"
+        name = f"ls{os.getpid()}probe"
+        made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+        return None if made else "no right to make network namespaces (needs root, or user namespaces)"
 
     def _build(self):
         self._add(self.switch)
@@ -98,8 +119,8 @@ class NetworkCase(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
+        if missing := Network.missing():
+            raise unittest.SkipTest(missing)
         cls.network = Network(cls.nodes, cls.networks)
         cls.addClassCleanup(cls.network.close)
 

@@ -16,7 +16,10 @@ import time
 import unittest
 
 from launcher import Job, LIMIT, job_environment, set_launcher, stack_command
-from network import NetworkCase, ip
+from network import NetworkCase, enter_namespaces, ip
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 TORCH_PYTHON, DDP_JOB = [
@@ -456,4 +459,5 @@ class Training(NodesTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    enter_namespaces()
+    test_script.main(verbosity=2)

@@ -1,13 +1,16 @@
 """Workers that die and are replaced while the others live on: real processes, without torch.
 Usage: recovery_test.py LOCKSTEP"""
 
+import pathlib
 import signal
 import socket
 import sys
-import unittest
 
 from launcher import LIMIT, run, set_launcher, wait_until_gone
 from recovery_support import WORKER, RecoveryCase
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 
@@ -292,4 +295,4 @@ class Recovery(RecoveryCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

@@ -15,6 +15,9 @@ import unittest
 
 from launcher import LIMIT, Job, is_alive, job_environment, run, set_launcher, wait_until_gone
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 LOCKSTEP = sys.argv.pop(1)
 set_launcher(LOCKSTEP)
 
@@ -341,4 +344,4 @@ class DryRun(RunTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

@@ -130,8 +130,8 @@ class AttackTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
+        if missing := Network.missing():
+            raise unittest.SkipTest(missing)
         cls.network = Network(3)
         cls.addClassCleanup(cls.network.close)
 

@@ -15,7 +15,11 @@ import time
 import unittest
 
 from launcher import LIMIT, set_launcher
+from network import enter_namespaces
 from security_support import (PORT, SECRET, AttackTest, Middle, frame, inside, read_until_closed)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 
@@ -276,4 +280,5 @@ class Secrets(AttackTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    enter_namespaces()
+    test_script.main(verbosity=2)

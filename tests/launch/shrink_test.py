@@ -1,12 +1,15 @@
 """Workers that cannot be replaced are left out, and come back: real processes, without torch.
 Usage: shrink_test.py LOCKSTEP"""
 
+import pathlib
 import socket
 import sys
-import unittest
 
 from launcher import run, set_launcher
 from recovery_support import WORKER, RecoveryCase
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 
@@ -212,4 +215,4 @@ class Shrinking(RecoveryCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

@@ -5,6 +5,7 @@ store_torch_clients.py SERVER, where SERVER is the program store_server_main.
 
 import datetime
 import os
+import pathlib
 import random
 import socket
 import struct
@@ -13,6 +14,9 @@ import sys
 import threading
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 SECONDS_OF_DIFFERENTIAL = 3
 SEED = 20251115
@@ -301,4 +305,4 @@ if __name__ == "__main__":
     if PROGRAM == "rank":
         run_rank()
     else:
-        unittest.main()
+        test_script.main()

@@ -4,12 +4,15 @@ Usage: takeover_test.py LOCKSTEP
 """
 
 import json
+import pathlib
 import socket
 import sys
-import unittest
 
 from launcher import set_launcher, wait_until_gone
 from recovery_support import RecoveryCase
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 
@@ -74,4 +77,4 @@ class StartedAgain(RecoveryCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

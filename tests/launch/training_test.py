@@ -14,6 +14,9 @@ import unittest
 
 from launcher import run, set_launcher
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 set_launcher(sys.argv.pop(1))
 PYTHON = sys.argv.pop(1)
 TOY_TRAINER = sys.argv.pop(1)
@@ -102,4 +105,4 @@ class Training(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

@@ -13,7 +13,10 @@ import time
 import unittest
 
 from launcher import Job, set_launcher
-from network import Network
+from network import Network, enter_namespaces
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 set_launcher(sys.argv.pop(1))
 
@@ -138,8 +141,8 @@ class OneNode(WarningTest):
 class TwoNodes(WarningTest):
     @classmethod
     def setUpClass(cls):
-        if not Network.possible():
-            raise unittest.SkipTest("network namespaces need root and iproute2")
+        if missing := Network.missing():
+            raise unittest.SkipTest(missing)
         cls.network = Network(2)
         cls.addClassCleanup(cls.network.close)
 
@@ -175,4 +178,5 @@ class TwoNodes(WarningTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

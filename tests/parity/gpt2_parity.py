@@ -6,10 +6,14 @@ ways, 200 steps of training, and what is generated. Nothing is fetched: models a
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")
 
@@ -18,8 +22,7 @@ import torch
 try:
     from transformers import GPT2Config, GPT2LMHeadModel, get_cosine_schedule_with_warmup
 except ImportError:
-    print("transformers is not installed: nothing to compare with")
-    sys.exit(77)
+    test_script.skip("transformers is not installed")
 
 job = sys.argv[1]
 folder = tempfile.TemporaryDirectory()

@@ -20,6 +20,8 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "track"))
 import run_files  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TOY_TRAINER = os.path.abspath(sys.argv.pop(1))
@@ -27,6 +29,7 @@ TUTORIAL = str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "toy" / "
 ALL = "--all" in sys.argv
 if ALL:
     sys.argv.remove("--all")
+takes_long = test_script.only_if(ALL)
 LIMIT = 300  # seconds for what takes a few; only ever reached by a failure
 # More epochs than any machine trains before the test has acted.
 ENDLESS = "1000000"
@@ -120,7 +123,7 @@ class ToyTrainer(unittest.TestCase):
             self.assertFalse(torch.equal(tensor, trained[name]), name)
             self.assertTrue(torch.allclose(tensor, trained[name], atol=0.2), name)
 
-    @unittest.skipUnless(ALL, "takes long")
+    @takes_long
     def test_python_goes_on_from_the_snapshot(self):
         self.run_toy(self.folder, "4", "--ranks", "2")
         before = torch.load(self.folder / "snapshot.pt", weights_only=True)["MODEL_STATE"]
@@ -179,7 +182,7 @@ class ToyTrainer(unittest.TestCase):
                 self.assertIn(f"Trained 20 epochs on {ranks} rank(s)", out)
                 self.expect_same_end(folder, ranks, epochs)
 
-    @unittest.skipUnless(ALL, "takes long")
+    @takes_long
     def test_a_killed_rank_under_the_launcher_restarts_from_the_snapshot(self):
         # Rank 1 dies once, as soon as there is something to go on from.
         wrapper = self.folder / "wrapper.sh"
@@ -257,4 +260,4 @@ class ToyTrainer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    test_script.main(verbosity=2)

@@ -1,11 +1,15 @@
 """train_llm --plan: tables, the choice for a given memory, and refusals. Give it the program."""
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
 MODEL = ("--model", "gpt2", "--vocab-size", "50257", "--dtype", "fp32", "--ranks", "4")
@@ -127,4 +131,4 @@ class PlanTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

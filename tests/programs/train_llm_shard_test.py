@@ -9,13 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import unittest
 
 import torch
 
 LOGITS_JOB = os.path.abspath(sys.argv.pop(3))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import train_llm_test as programs  # noqa: E402  (takes the arguments)
+import test_script  # noqa: E402
 
 try:
     import transformers
@@ -191,7 +191,7 @@ class Sharded(programs.Case):
         code, said = self.snapshot("convert", "outputs/run/snapshots", "hub")
         self.assertEqual(code, 0, said)
         if load_file is None:
-            return
+            self.skipTest("safetensors is not installed: what is exported is not compared")
         exported = load_file(self.folder / "exported" / "model.safetensors")
         converted = load_file(self.folder / "hub" / "model.safetensors")
         self.assertEqual(len(exported), len(converted))
@@ -232,4 +232,4 @@ class Sharded(programs.Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

@@ -8,11 +8,12 @@ import pathlib
 import subprocess
 import sys
 import threading
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 import launcher  # noqa: E402
-from network import NetworkCase  # noqa: E402
+from network import NetworkCase, enter_namespaces  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 JOB = sys.argv.pop(1)
 LIMIT = 60  # seconds for what takes one; only ever reached by a failure
@@ -144,4 +145,5 @@ class Machines(NetworkCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

@@ -7,7 +7,9 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 import launcher  # noqa: E402
-from network import Network  # noqa: E402
+from network import Network, enter_namespaces  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 JOB = None
 LIMIT = 240  # seconds
@@ -57,8 +59,8 @@ class LimitTest(unittest.TestCase):
 
 class TrafficTest(unittest.TestCase):
     def compare(self, ranks):
-        if not Network.possible():
-            self.skipTest("network namespaces need root and iproute2")
+        if missing := Network.missing():
+            self.skipTest(missing)
         network = Network(1)
         self.addCleanup(network.close)
         code, lines, errors = run_job(ranks, "traffic", prefix=network.command(1))
@@ -87,4 +89,5 @@ class TrafficTest(unittest.TestCase):
 if __name__ == "__main__":
     launcher.set_launcher(sys.argv.pop(1))
     JOB = sys.argv.pop(1)
-    unittest.main()
+    enter_namespaces()
+    test_script.main()

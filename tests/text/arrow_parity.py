@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ImportError:
-    print("pyarrow is not installed; left out")
-    sys.exit(77)
+    test_script.skip("pyarrow is not installed")
 
 RECORDS = [{"instruction": f"Do {i}.", "input": "" if i % 3 else f"given {i}", "output": f"d\u00f6ne \U0001f600 {i}",
             "text": f"all of {i}"} for i in range(2500)]
@@ -170,8 +172,7 @@ def main():
     job = Job(sys.argv[1])
     support = subprocess.run([job.program, "--support"], capture_output=True, text=True).stdout.strip()
     if support != "yes":
-        print(f"Arrow cannot be used: {support}; left out")
-        sys.exit(77)
+        test_script.skip(f"Arrow cannot be used: {support}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         check_files(job, folder)

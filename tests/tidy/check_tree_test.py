@@ -1,10 +1,14 @@
 """Shows that each rule of check_tree.py fires, on small trees made for it."""
 
 import pathlib
+import sys
 import tempfile
 import unittest
 
 from check_tree import check_tree
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
 
 ARCHITECTURE = """\
 | layer | holds | may include | libtorch |
@@ -103,4 +107,4 @@ class CheckTree(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()

@@ -16,6 +16,9 @@ import tempfile
 import threading
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 TRACK_JOB, TOOLS = (os.path.abspath(path) for path in sys.argv[1:3])
 sys.path.insert(0, TOOLS)
 LIMIT = 120  # seconds that a tool may take
@@ -247,4 +250,4 @@ class WeightsAndBiases(Folder):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
+    test_script.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

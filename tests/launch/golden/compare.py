@@ -15,6 +15,7 @@ import sys
 
 import cases
 from runner import SOURCE, Run, missing
+import test_script  # beside ports.py, which runner has found
 
 DOCUMENT = SOURCE.parents[2] / "docs" / "torchrun_compatibility.md"
 
@@ -167,7 +168,7 @@ def main():
         elif wanted and case.name not in wanted:
             continue
         elif why := missing(case):
-            print(f"{case.group}/{case.name} left out: this machine has {why}")
+            test_script.left_out(f"{case.group}/{case.name}", f"this machine has {why}")
         else:
             failures += compare(case, record, launcher, used)
             count += 1
