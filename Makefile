@@ -27,7 +27,7 @@ SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/r
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages demo-translate \
-        demo-translate-stages test test-gpu test-slow chaos bench packages docs lint format clean
+        demo-translate-stages test test-gpu test-slow chaos bench timings packages docs lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -93,6 +93,9 @@ bench: ## run the benchmarks, each against its peer; BENCH="toy launch --quick":
 	$(STAGE) setup tools/setup
 	$(STAGE) build tools/build lockstep_bench
 	$(STAGE) bench bench/run $(BENCH)
+
+timings: ## where build and tests spent their time
+	@tools/timings
 
 packages: ## build the Debian packages, the wheel and the source archive into build/packages
 	$(STAGE) setup tools/setup --packages
