@@ -27,7 +27,7 @@ SHRINK = python3 tests/chaos/shrink_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/r
 CHAOS = python3 tests/chaos/recovery_test.py $(BUILD)/bin/lockstep $(BUILD)/bin/resume_job
 
 .PHONY: help setup build demo demo-stages demo-translate \
-        demo-translate-stages test test-gpu test-slow chaos bench timings packages docs lint format clean
+        demo-translate-stages test test-gpu test-slow soak chaos bench timings packages docs lint format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -75,10 +75,16 @@ test: ## build everything and run all tests but the slow ones
 test-gpu: ## on a machine with a GPU: the tests that need one, and its kernels under compute-sanitizer
 	@tools/test_gpu
 
-test-slow: ## run the slow tests
+test-slow: ## run the slow tests; of the long random ones a quarter, which the commit decides
 	$(STAGE) setup tools/setup --tests
 	$(STAGE) build tools/build --tests all lockstep_tests
-	$(STAGE) test-slow sh -c '$(call RUN_TESTS,slow,-L slow)'
+	$(STAGE) test-slow sh -c 'left_out=$$($(CTEST) -L soak --show-only=json-v1 | tools/soak left-out) \
+	  && { $(call RUN_TESTS,slow,-L slow -E "$$left_out"); }'
+
+soak: ## run all of the long random tests
+	$(STAGE) setup tools/setup --tests
+	$(STAGE) build tools/build --tests all lockstep_tests
+	$(STAGE) soak sh -c '$(call RUN_TESTS,soak,-L soak)'
 
 chaos: ## kill ranks at every point of a run, leave some out, then KILLS (40) at random in each of six jobs
 	$(STAGE) setup tools/setup --tests
