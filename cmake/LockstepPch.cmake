@@ -11,7 +11,7 @@ function(lockstep_use_torch_pch target)
   target_precompile_headers(${target} REUSE_FROM lockstep_pch)
   # g++ keeps templates that are still to be instantiated in the precompiled header, and every source
   # that uses it instantiates them all: 9 s, however small it is. Several sources in one pay that once.
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endfunction()
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/lockstep_pch.cpp"
      CONTENT "// The home of the precompiled header.\n")
