@@ -68,49 +68,6 @@ GroupTeam::WorkPtr GroupTeam::receive(void* data, std::size_t bytes, int peer, i
   return options_.gloo->recv(tensors, peer, tag);
 }
 
-std::vector<GroupTeam::SendingPtr> GroupTeam::send_piece(const Piece& piece,
-                                                         const std::vector<int>& peers, int tag) {
-  const void* data = piece.data;
-  std::size_t bytes = piece.bytes;
-  Parcel* parcel = nullptr;
-  if (!peers.empty() && wire_.packs(piece.type, piece.bytes)) {
-    parcel = &parcels_[next_parcel_];
-    for (const auto& sending : std::exchange(parcel->sendings, {})) await(sending);
-    parcel->memory.resize(std::max(parcel->memory.size(), TeamWire::packed_limit(piece.bytes)));
-    const auto packed = wire_.pack(piece.type, piece.data, piece.bytes, parcel->memory.data());
-    if (packed > 0) {
-      data = parcel->memory.data();
-      bytes = packed;
-      next_parcel_ = (next_parcel_ + 1) % kParcels;
-    } else {
-      parcel = nullptr;
-    }
-  }
-  std::vector<SendingPtr> sendings;
-  for (const int peer : peers) {
-    sendings.push_back(std::make_shared<Sending>(Sending{send(data, bytes, peer, tag), bytes}));
-    if (parcel != nullptr) parcel->sendings.push_back(sendings.back());
-  }
-  return sendings;
-}
-
-GroupTeam::Receiving GroupTeam::receive_piece(Bytes data, int peer, int tag) {
-  const auto mark = wire_.leave_mark(data.data, data.size);
-  return {.work = receive(data.data, data.size, peer, tag), .data = data, .mark = mark};
-}
-
-// Gloo's work can be waited for once.
-void GroupTeam::await(const SendingPtr& sending) {
-  if (!sending->work) return;
-  await(std::exchange(sending->work, nullptr));
-  wire_.sent(sending->bytes);
-}
-
-void GroupTeam::await(Receiving& receiving) {
-  await(std::exchange(receiving.work, nullptr));
-  wire_.look_at(receiving.mark, receiving.data.data, receiving.data.size);
-}
-
 std::byte* GroupTeam::scratch(std::size_t index, std::size_t bytes) {
   while (scratch_.size() <= index) scratch_.emplace_back();
   auto& buffer = scratch_[index];
@@ -163,7 +120,7 @@ void GroupTeam::all_reduce_small(void* data, std::int64_t count, const ReduceSpe
   }
   call(
       ShmTeam::announcement(ShmTeam::Kind::all_reduce, static_cast<std::uint64_t>(count), 0, &spec),
-      [&] { gather_blocks({.data = data, .size = bytes}, outputs, spec.type); });
+      [&] { gather_blocks({.data = data, .size = bytes}, outputs); });
   reduce_elements(spec, parts, count, data);
 }
 
@@ -196,7 +153,7 @@ void GroupTeam::reduce_scatter(const std::vector<const void*>& inputs, void* out
 
 // From the root to the leader of the next machine, and on: each byte leaves every machine once. Of
 // little data the root sends to all leaders by itself.
-void GroupTeam::broadcast(Bytes data, int root, ElementType type) {
+void GroupTeam::broadcast(Bytes data, int root) {
   if (one_machine()) return here_->broadcast(data, root);
   const int machines = options_.layout.machine_count();
   const int first = options_.layout.machine_of[static_cast<std::size_t>(root)];
@@ -219,26 +176,26 @@ void GroupTeam::broadcast(Bytes data, int root, ElementType type) {
 
   call(ShmTeam::announcement(ShmTeam::Kind::broadcast, data.size, root), [&] {
     const TeamPieces pieces(data.size, team_chunk_bytes(data.size));
-    std::deque<Receiving> coming;
-    std::vector<SendingPtr> sent;
+    std::deque<WorkPtr> coming;
+    std::vector<WorkPtr> sent;
     const auto at = [&](std::size_t index) {
       return static_cast<std::byte*>(data.data) + pieces.begin(index);
     };
     std::size_t asked = 0;
     for (std::size_t index = 0; index < pieces.count(); ++index) {
       for (; receives && asked < std::min(pieces.count(), index + kTeamAhead); ++asked) {
-        coming.push_back(receive_piece({at(asked), pieces.size(asked)}, parent, call_tag_));
+        coming.push_back(receive(at(asked), pieces.size(asked), parent, call_tag_));
       }
       if (receives) {
         await(coming.front());
         coming.pop_front();
       }
-      for (auto& each : send_piece({at(index), pieces.size(index), type}, children, call_tag_)) {
-        sent.push_back(std::move(each));
+      for (const int child : children) {
+        sent.push_back(send(at(index), pieces.size(index), child, call_tag_));
       }
       if (here_) here_->broadcast({.data = at(index), .size = pieces.size(index)}, source_here);
     }
-    for (const auto& each : sent) await(each);
+    for (const auto& work : sent) await(work);
   });
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -12,7 +11,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "comm/rank_layout.h"
-#include "comm/team_wire.h"
 #include "shm/mail.h"
 #include "shm/team.h"
 
@@ -50,15 +48,14 @@ class GroupTeam {
   int rank() const { return options_.rank; }
   int size() const { return static_cast<int>(options_.layout.machine_of.size()); }
 
-  // As in ShmTeam. Where a type is asked for, it tells how bytes can be packed between machines.
+  // As in ShmTeam.
   void barrier();
   void all_reduce(void* data, std::int64_t count, const ReduceSpec& spec);
   void reduce(void* data, std::int64_t count, const ReduceSpec& spec, int root);
   void reduce_scatter(const std::vector<const void*>& inputs, void* out, std::int64_t count,
                       const ReduceSpec& spec);
-  void broadcast(Bytes data, int root, ElementType type = ElementType::uint8);
-  void all_gather(ConstBytes input, const std::vector<void*>& outputs,
-                  ElementType type = ElementType::uint8);
+  void broadcast(Bytes data, int root);
+  void all_gather(ConstBytes input, const std::vector<void*>& outputs);
   void gather(ConstBytes input, const std::vector<void*>& outputs, int root);
   void scatter(const std::vector<const void*>& inputs, Bytes output, int root);
   void all_to_all(const std::vector<ConstBytes>& inputs, const std::vector<Bytes>& outputs);
@@ -109,7 +106,7 @@ class GroupTeam {
   /// Of little data: everybody gets all of it and adds by itself.
   void all_reduce_small(void* data, std::int64_t count, const ReduceSpec& spec);
   void meet_leaders();
-  void gather_blocks(ConstBytes input, const std::vector<void*>& outputs, ElementType type);
+  void gather_blocks(ConstBytes input, const std::vector<void*>& outputs);
 
   int machine() const { return options_.layout.machine_of[static_cast<std::size_t>(rank())]; }
   int first_here() const { return options_.layout.leader(machine()); }
@@ -123,37 +120,12 @@ class GroupTeam {
   WorkPtr send(const void* data, std::size_t bytes, int peer, int tag);
   WorkPtr receive(void* data, std::size_t bytes, int peer, int tag);
 
-  // Pieces of tensors, which may be packed.
-  struct Sending {
-    WorkPtr work;  // null: it has been waited for
-    std::size_t bytes = 0;
-  };
-  using SendingPtr = std::shared_ptr<Sending>;
-  struct Receiving {
-    WorkPtr work;
-    Bytes data;
-    TeamWire::Mark mark{};
-  };
-  struct Piece {
-    const void* data = nullptr;
-    std::size_t bytes = 0;
-    ElementType type = ElementType::uint8;
-  };
-  std::vector<SendingPtr> send_piece(const Piece& piece, const std::vector<int>& peers, int tag);
-  SendingPtr send_piece(const Piece& piece, int peer, int tag) {
-    return send_piece(piece, std::vector<int>{peer}, tag).front();
-  }
-  Receiving receive_piece(Bytes data, int peer, int tag);
-  void await(const SendingPtr& sending);
-  void await(Receiving& receiving);
-
   /// A piece of an all-gather, of each rank's block the same.
   struct BlockExchange {
     std::size_t offset = 0, bytes = 0;
-    ElementType type = ElementType::uint8;
-    std::size_t slot = 0;           // of the memory that it passes through
-    std::vector<Receiving> coming;  // from the machine before, the one before that, ...
-    std::vector<SendingPtr> sent;
+    std::size_t slot = 0;         // of the memory that it passes through
+    std::vector<WorkPtr> coming;  // from the machine before, the one before that, ...
+    std::vector<WorkPtr> sent;
   };
   Bytes block_of(const BlockExchange& exchange, int machine);
   template <typename Move>
@@ -169,16 +141,6 @@ class GroupTeam {
   std::unique_ptr<ShmTeam> here_;
   std::unique_ptr<ShmMail> mail_;
   std::deque<std::vector<std::byte>> scratch_;
-
-  // A packed piece, until it has been sent.
-  struct Parcel {
-    std::vector<std::byte> memory;
-    std::vector<SendingPtr> sendings;
-  };
-  static constexpr std::size_t kParcels = 8;
-  TeamWire wire_;
-  std::array<Parcel, kParcels> parcels_;
-  std::size_t next_parcel_ = 0;
 
   struct Accord {
     ShmTeam::Announcement mine, theirs;

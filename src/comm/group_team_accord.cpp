@@ -23,7 +23,6 @@ int tag_of_call(const ShmTeam::Announcement& announced, bool ordered) {
 
 void GroupTeam::begin_call(const ShmTeam::Announcement& announced) {
   call_tag_ = tag_of_call(announced, options_.tag == kOrderedTeamTag);
-  wire_.begin_call();
   if (!leads()) return;
   const int machines = options_.layout.machine_count();
   accord_.mine = announced;
@@ -38,7 +37,6 @@ void GroupTeam::end_call() {
   check_accord();
   if (accord_.sent) accord_.sent->wait();
   accord_.sent.reset();
-  wire_.end_call();
 }
 
 void GroupTeam::check_accord() {

@@ -8,22 +8,21 @@
 // What every rank gets from every other.
 namespace lockstep {
 
-void GroupTeam::all_gather(ConstBytes input, const std::vector<void*>& outputs, ElementType type) {
+void GroupTeam::all_gather(ConstBytes input, const std::vector<void*>& outputs) {
   if (one_machine()) return here_->all_gather(input, outputs);
   call(ShmTeam::announcement(ShmTeam::Kind::all_gather, input.size),
-       [&] { gather_blocks(input, outputs, type); });
+       [&] { gather_blocks(input, outputs); });
 }
 
 // Some pieces are under way while the one before them is handed out.
-void GroupTeam::gather_blocks(ConstBytes input, const std::vector<void*>& outputs,
-                              ElementType type) {
+void GroupTeam::gather_blocks(ConstBytes input, const std::vector<void*>& outputs) {
   if (here_) {
     const auto begin = outputs.begin() + first_here();
     here_->all_gather(input, {begin, begin + here_->size()});
   } else if (input.size > 0) {
     std::memmove(outputs[static_cast<std::size_t>(rank())], input.data, input.size);
   }
-  // So that what a machine sends at once has the size of a chunk, and of whole numbers.
+  // So that what a machine sends at once has the size of a chunk, and each part is aligned.
   std::size_t most = 1;
   for (const auto& ranks : options_.layout.machines) most = std::max(most, ranks.size());
   const std::size_t whole = team_chunk_bytes(input.size * most);
@@ -33,7 +32,6 @@ void GroupTeam::gather_blocks(ConstBytes input, const std::vector<void*>& output
     for (; asked < std::min(pieces.count(), index + kTeamAhead); ++asked) {
       under_way.push_back({.offset = pieces.begin(asked),
                            .bytes = pieces.size(asked),
-                           .type = type,
                            .slot = asked % kTeamAhead,
                            .coming = {},
                            .sent = {}});
@@ -67,15 +65,17 @@ void GroupTeam::start_exchange(BlockExchange& exchange, const std::vector<void*>
   const int machines = options_.layout.machine_count();
   each_part(exchange, machine(), outputs,
             [&](const std::byte* own, std::byte* part) { std::memcpy(part, own, exchange.bytes); });
-  std::vector<int> others;
   for (int step = 1; step < machines; ++step) {
     const int from = (machine() + machines - step) % machines;
+    const Bytes block = block_of(exchange, from);
     exchange.coming.push_back(
-        receive_piece(block_of(exchange, from), options_.layout.leader(from), call_tag_));
-    others.push_back(options_.layout.leader((machine() + step) % machines));
+        receive(block.data, block.size, options_.layout.leader(from), call_tag_));
   }
   const Bytes own = block_of(exchange, machine());
-  exchange.sent = send_piece({own.data, own.size, exchange.type}, others, call_tag_);
+  for (int step = 1; step < machines; ++step) {
+    const int to = (machine() + step) % machines;
+    exchange.sent.push_back(send(own.data, own.size, options_.layout.leader(to), call_tag_));
+  }
 }
 
 // Every machine hands out what came.
@@ -89,7 +89,7 @@ void GroupTeam::finish_exchange(BlockExchange& exchange, const std::vector<void*
       std::memcpy(out, part, exchange.bytes);
     });
   }
-  for (const auto& each : exchange.sent) await(each);
+  for (const auto& work : exchange.sent) await(work);
 }
 
 }  // namespace lockstep

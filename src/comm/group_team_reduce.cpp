@@ -1,3 +1,4 @@
+#include <array>
 #include <cstring>
 
 #include <ATen/ops/from_blob.h>
@@ -55,7 +56,6 @@ class GroupTeam::ReduceStream {
     const int hops = 2 * (team.options_.layout.machine_count() - 1 - machine_);
     lag_ = last_ ? 0 : static_cast<std::size_t>(hops) + kTeamAhead;
     results_.resize(chunks_.size());
-    slots_.resize(kSlots);
   }
 
   void run() {
@@ -63,19 +63,15 @@ class GroupTeam::ReduceStream {
       if (step < chunks_.size()) fold(step);
       if (step >= lag_) deliver(step - lag_);
     }
-    for (const auto& slot : slots_) {
-      if (slot.sent) team_.await(slot.sent);
+    for (const auto& work : sums_sent_) {
+      if (work) team_.await(work);
     }
-    for (const auto& each : sent_) team_.await(each);
+    for (const auto& work : sent_) team_.await(work);
   }
 
  private:
   // A chunk of a call; in and out are this rank's.
   using Chunk = Segment;
-  // A leader's sums, until they have been sent.
-  struct Slot {
-    SendingPtr sent;
-  };
   static constexpr std::size_t kSlots = 4;
 
   void cut(const Segment& segment) {
@@ -142,9 +138,9 @@ class GroupTeam::ReduceStream {
 
   void fold(std::size_t index) {
     const Chunk& chunk = chunks_[index];
-    Slot& slot = slots_[index % kSlots];
-    if (slot.sent) team_.await(slot.sent);
-    slot.sent.reset();
+    WorkPtr& sums_sent = sums_sent_[index % kSlots];
+    if (sums_sent) team_.await(sums_sent);
+    sums_sent.reset();
     std::byte* sums = working_memory(index);
     if (leads_ && machine_ > 0) {
       fold_into_what_came(index, sums);
@@ -157,8 +153,7 @@ class GroupTeam::ReduceStream {
       return;
     }
     if (leads_) {
-      slot.sent = team_.send_piece({sums, wide_bytes(chunk), wide_.type}, leader(machine_ + 1),
-                                   forward_tag());
+      sums_sent = team_.send(sums, wide_bytes(chunk), leader(machine_ + 1), forward_tag());
     }
     if (chunk.root == kEveryone && leads_) {
       results_[index] = result_from(leader(machine_ + 1), chunk);
@@ -167,19 +162,19 @@ class GroupTeam::ReduceStream {
     }
   }
 
-  Receiving result_from(int peer, const Chunk& chunk) {
-    return team_.receive_piece({chunk.out, own_bytes(chunk)}, peer, result_tag());
+  WorkPtr result_from(int peer, const Chunk& chunk) {
+    return team_.receive(chunk.out, own_bytes(chunk), peer, result_tag());
   }
 
-  SendingPtr send_result(const void* result, const Chunk& chunk, int peer) {
-    return team_.send_piece({result, own_bytes(chunk), type_}, peer, result_tag());
+  WorkPtr send_result(const void* result, const Chunk& chunk, int peer) {
+    return team_.send(result, own_bytes(chunk), peer, result_tag());
   }
 
   // The leader is the first rank of its machine: what came goes before its own elements.
   void fold_into_what_came(std::size_t index, std::byte* sums) {
     for (; asked_ < std::min(chunks_.size(), index + kTeamAhead); ++asked_) {
-      coming_.push_back(team_.receive_piece({coming_memory(asked_), wide_bytes(chunks_[asked_])},
-                                            leader(machine_ - 1), forward_tag()));
+      coming_.push_back(team_.receive(coming_memory(asked_), wide_bytes(chunks_[asked_]),
+                                      leader(machine_ - 1), forward_tag()));
     }
     const Chunk& chunk = chunks_[index];
     team_.await(coming_.front());
@@ -221,14 +216,15 @@ class GroupTeam::ReduceStream {
       store(chunk, sums, narrow_memory(index));
       result = narrow_memory(index);
     }
-    slots_[index % kSlots].sent = send_result(result, chunk, chunk.root);
+    sums_sent_[index % kSlots] = send_result(result, chunk, chunk.root);
   }
 
   // On the machines before it.
   void deliver(std::size_t index) {
     if (last_) return;
     const Chunk& chunk = chunks_[index];
-    if (results_[index].work) team_.await(results_[index]);
+    if (results_[index]) team_.await(results_[index]);
+    results_[index].reset();
     if (chunk.root != kEveryone) return;
     if (leads_ && machine_ > 0) {
       sent_.push_back(send_result(chunk.out, chunk, leader(machine_ - 1)));
@@ -245,10 +241,11 @@ class GroupTeam::ReduceStream {
   std::size_t lag_ = 0;    // chunks between folding and delivering
   std::vector<Chunk> chunks_;
   std::size_t asked_ = 0;  // chunks for which sums are expected, in coming_
-  std::deque<Receiving> coming_;
-  std::vector<Slot> slots_;
-  std::vector<Receiving> results_;  // by chunk
-  std::vector<SendingPtr> sent_;
+  std::deque<WorkPtr> coming_;
+  // By slot of a leader's memory for sums, which must not change until they have been sent.
+  std::array<WorkPtr, kSlots> sums_sent_;
+  std::vector<WorkPtr> results_;  // of receives, by chunk
+  std::vector<WorkPtr> sent_;
 };
 
 void GroupTeam::reduce_segments(const std::vector<Segment>& segments, const ReduceSpec& spec) {

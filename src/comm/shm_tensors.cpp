@@ -66,11 +66,6 @@ GroupTeam::Bytes bytes_in(const at::Tensor& tensor) {
   return {.data = tensor.mutable_data_ptr(), .size = tensor.nbytes()};
 }
 
-// What bytes mean, to those who pack them; where it does not matter, bytes.
-ElementType type_in(const at::Tensor& tensor) {
-  return element_type(c10::toRealValueType(tensor.scalar_type())).value_or(ElementType::uint8);
-}
-
 GroupTeam::ConstBytes const_bytes_in(const at::Tensor& tensor) {
   return {.data = tensor.const_data_ptr(), .size = tensor.nbytes()};
 }
@@ -158,7 +153,7 @@ Call broadcast(const Tensors& tensors, int root) {
   return [tensors, root](GroupTeam& team) {
     for (const auto& tensor : tensors) {
       const at::Tensor data = dense(tensor);
-      team.broadcast(bytes_in(data), root, type_in(data));
+      team.broadcast(bytes_in(data), root);
       if (team.rank() != root) put_back(tensor, data);
     }
   };
@@ -200,7 +195,7 @@ Call all_gather(const std::vector<Tensors>& outputs, const Tensors& inputs) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const at::Tensor input = dense(inputs[i]);
       const Tensors gathered = all_dense(outputs[i]);
-      team.all_gather(const_bytes_in(input), addresses<void*>(gathered), type_in(input));
+      team.all_gather(const_bytes_in(input), addresses<void*>(gathered));
       put_all_back(outputs[i], gathered);
     }
   };

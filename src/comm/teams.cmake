@@ -15,5 +15,4 @@ lockstep_directing_sources(teams
   comm/group_team_gather.cpp
   comm/group_team_reduce.cpp
   comm/group_team_spread.cpp
-  comm/shm_channel.cpp
-  comm/team_wire.cpp)
+  comm/shm_channel.cpp)

@@ -15,7 +15,6 @@
 #include "comm/places.h"
 #include "comm/shm_backend.h"
 #include "comm/store_impl.h"
-#include "comm/team_wire.h"
 #include "comm/world_impl.h"
 #include "control/spare.h"
 #include "core/rank_list.h"
@@ -206,7 +205,6 @@ World init(const InitOptions& options) {
   settle_vector_math();
   wait_as_spare();  // before the environment is looked at: it changes there
   c10d::setDebugLevelFromEnvironment();
-  wire_mode_from_environment();  // a wrong value is told before anybody waits for this rank
   const char* wanted = std::getenv("LOCKSTEP_BACKEND");
   const bool with_mpi = options.backend == "mpi" ||
                         (options.backend.empty() && wanted && wanted == std::string("mpi"));

@@ -3,10 +3,6 @@ lockstep_layer(shm LIBRARIES lockstep::core SOURCES
   shm/element.cpp
   shm/mail.cpp
   shm/mail_move.cpp
-  shm/pack.cpp
-  shm/pack_avx2.cpp
-  shm/pack_pace.cpp
-  shm/pack_portable.cpp
   shm/reduce.cpp
   shm/reduce_avx2.cpp
   shm/reduce_avx512.cpp
@@ -22,18 +18,14 @@ lockstep_layer(shm LIBRARIES lockstep::core SOURCES
 set(_reduce_loops -O3 -ffp-contract=off)
 set(_reduce_avx2 ${_reduce_loops})
 set(_reduce_avx512 ${_reduce_loops})
-set(_pack_avx2 ${_reduce_loops})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND _reduce_avx2 -mavx2)
   list(APPEND _reduce_avx512 -mavx2 -mavx512f -mavx512bw -mavx512dq -mavx512vl
        -mprefer-vector-width=512)
-  list(APPEND _pack_avx2 -mavx2 -mbmi2 -mpopcnt)
 endif()
-set_source_files_properties(shm/pack_portable.cpp shm/reduce_portable.cpp PROPERTIES
+set_source_files_properties(shm/reduce_portable.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${_reduce_loops}")
 set_source_files_properties(shm/reduce_avx2.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${_reduce_avx2}")
 set_source_files_properties(shm/reduce_avx512.cpp PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${_reduce_avx512}")
-set_source_files_properties(shm/pack_avx2.cpp PROPERTIES
-  SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${_pack_avx2}")

@@ -61,15 +61,6 @@ void run() {
   count_bytes(world, "all_reduce_gloo", [&] { reduced(gloo); });
   count_bytes(world, "all_reduce", [&] { reduced(world.group()); });
   count_bytes(world, "broadcast", [&] { world.group().broadcast(tensor.clone()); });
-  torch::manual_seed(world.rank());
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor normal = torch::randn({kCount}).mul_(1e-3).to(type);
-    const std::string name = type == at::kFloat ? "float32" : "bfloat16";
-    const auto reduce = [&] { world.group().all_reduce(normal.clone()); };
-    const auto spread = [&] { world.group().broadcast(normal.clone()); };
-    count_bytes(world, "all_reduce_" + name, reduce);
-    count_bytes(world, "broadcast_" + name, spread);
-  }
   OrderedReduction by_machine(world.group().impl()), rank_by_rank(flat.impl());
   count_bytes(world, "ordered", [&] { mean(by_machine, tensor.clone()); });
   setenv("LOCKSTEP_SHM", "0", 1);
