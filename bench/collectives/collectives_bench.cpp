@@ -27,8 +27,7 @@ struct Case {
   std::function<void(ProcessGroup&)> call;
 };
 
-// Sums grow with every call, so now and then they begin again. Their data is normally distributed
-// at any time: what packs or compresses it shall get no easier task than gradients are.
+// Sums grow with every call, so now and then they begin again.
 std::function<void(ProcessGroup&)> repeated_sum(const at::Tensor& data) {
   constexpr int kCallsAtMost = 32;  // 8 ranks: 2^96 times what it was
   data.normal_(0, 1e-3);
