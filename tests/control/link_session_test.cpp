@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/error.h"
+#include "tests/support/said.h"
 
 using lockstep::encode_frame;
 using lockstep::LinkRole;
 using lockstep::LinkSession;
 using lockstep::LinkSessionOptions;
+using lockstep::testing::contains;
 
 namespace {
 
@@ -47,10 +49,6 @@ Ends established() {
 
 std::string reason(const LinkSession::Result& result) {
   return result.closed_because.value_or("");
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -4,15 +4,17 @@
 #include <gtest/gtest.h>
 
 #include "control/link_session.h"
+#include "tests/support/said.h"
 
 using lockstep::LinkRole;
 using lockstep::LinkSession;
+using lockstep::testing::contains;
 
 namespace {
 
-constexpr const char* kSecret = "0123456789abcdef0123456789abcdef";
+constexpr const char* kTlsSecret = "0123456789abcdef0123456789abcdef";
 
-LinkSession make(LinkRole role, bool tls = true, const std::string& secret = kSecret) {
+LinkSession make_session(LinkRole role, bool tls = true, const std::string& secret = kTlsSecret) {
   return LinkSession({.role = role,
                       .secret = secret,
                       .tls = tls,
@@ -20,12 +22,12 @@ LinkSession make(LinkRole role, bool tls = true, const std::string& secret = kSe
                       .nonce = std::string(32, role == LinkRole::client ? 'c' : 's')});
 }
 
-struct Ends {
+struct TlsEnds {
   LinkSession client, server;
   std::string why_client, why_server;
   std::string wire;  // all that was sent
 
-  Ends(LinkSession one, LinkSession other) : client(std::move(one)), server(std::move(other)) {
+  TlsEnds(LinkSession one, LinkSession other) : client(std::move(one)), server(std::move(other)) {
     std::string to_client = server.start();
     for (int round = 0; round < 10 && !to_client.empty(); ++round) {
       const auto at_client = client.receive(to_client);
@@ -38,14 +40,10 @@ struct Ends {
   }
 };
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST(LinkTls, carries_messages_both_ways_that_nobody_can_read) {
-  Ends ends(make(LinkRole::client), make(LinkRole::server));
+  TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server));
   ASSERT_TRUE(ends.client.established() && ends.server.established())
       << ends.why_client << ends.why_server;
   const std::string there = ends.client.seal("a message to the server");
@@ -54,11 +52,11 @@ TEST(LinkTls, carries_messages_both_ways_that_nobody_can_read) {
             std::vector<std::string>{"a message to the server"});
   EXPECT_EQ(ends.client.receive(back).messages, std::vector<std::string>{"and one to the client"});
   const std::string wire = ends.wire + there + back;
-  EXPECT_FALSE(contains(wire, "message") || contains(wire, "the-job") || contains(wire, kSecret));
+  EXPECT_FALSE(contains(wire, "message") || contains(wire, "the-job") || contains(wire, kTlsSecret));
 }
 
 TEST(LinkTls, works_when_bytes_come_one_by_one_and_for_the_longest_message) {
-  Ends ends(make(LinkRole::client), make(LinkRole::server));
+  TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server));
   ASSERT_TRUE(ends.client.established() && ends.server.established());
   std::vector<std::string> got;
   for (const char byte : ends.client.seal("one by one")) {
@@ -71,7 +69,7 @@ TEST(LinkTls, works_when_bytes_come_one_by_one_and_for_the_longest_message) {
 }
 
 TEST(LinkTls, another_secret_is_refused_by_both) {
-  Ends ends(make(LinkRole::client), make(LinkRole::server, true, "fedcba9876543210"));
+  TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server, true, "fedcba9876543210"));
   EXPECT_FALSE(ends.client.established() || ends.server.established());
   EXPECT_TRUE(contains(ends.why_server, "the secret differs")) << ends.why_server;
   EXPECT_TRUE(contains(ends.why_client, "the secret differs")) << ends.why_client;
@@ -79,7 +77,7 @@ TEST(LinkTls, another_secret_is_refused_by_both) {
 
 TEST(LinkTls, one_side_without_it_hears_why) {
   for (const bool client_has_it : {true, false}) {
-    Ends ends(make(LinkRole::client, client_has_it), make(LinkRole::server, !client_has_it));
+    TlsEnds ends(make_session(LinkRole::client, client_has_it), make_session(LinkRole::server, !client_has_it));
     EXPECT_FALSE(ends.client.established() || ends.server.established());
     EXPECT_TRUE(contains(ends.why_client, "give --tls to all nodes or to none"));
     EXPECT_TRUE(contains(ends.why_server, "give --tls to all nodes or to none"));
@@ -88,7 +86,7 @@ TEST(LinkTls, one_side_without_it_hears_why) {
 
 // Whoever is in the middle cannot talk the two out of it: each knows what it was told to do.
 TEST(LinkTls, cannot_be_turned_off_on_the_way) {
-  LinkSession client = make(LinkRole::client), server = make(LinkRole::server);
+  LinkSession client = make_session(LinkRole::client), server = make_session(LinkRole::server);
   std::string hello = server.start();
   const std::size_t flags = hello.find("LOCKSTEP") + 12;
   ASSERT_EQ(hello[flags], 3);
@@ -101,7 +99,7 @@ TEST(LinkTls, cannot_be_turned_off_on_the_way) {
 // A bit of a record, the one that tells its kind or length among them.
 TEST(LinkTls, a_changed_bit_is_noticed) {
   for (std::size_t place = 5; place < 40; ++place) {
-    Ends ends(make(LinkRole::client), make(LinkRole::server));
+    TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server));
     std::string sealed = ends.client.seal("stop");
     sealed[place] ^= 1;
     const auto result = ends.server.receive(sealed);
@@ -113,7 +111,7 @@ TEST(LinkTls, a_changed_bit_is_noticed) {
 }
 
 TEST(LinkTls, a_record_cannot_be_played_again) {
-  Ends ends(make(LinkRole::client), make(LinkRole::server));
+  TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server));
   const std::string sealed = ends.client.seal("stop");
   EXPECT_EQ(ends.server.receive(sealed).messages.size(), 1u);
   const auto again = ends.server.receive(sealed);
@@ -121,7 +119,7 @@ TEST(LinkTls, a_record_cannot_be_played_again) {
 }
 
 TEST(LinkTls, strangers_who_speak_something_else_are_told_so) {
-  LinkSession server = make(LinkRole::server);
+  LinkSession server = make_session(LinkRole::server);
   const auto result = server.receive("GET / HTTP/1.1\r\n\r\n");
   ASSERT_TRUE(result.closed_because);
   EXPECT_TRUE(contains(result.send, "does not speak lockstep's protocol"));

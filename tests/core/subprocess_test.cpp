@@ -35,7 +35,7 @@ using namespace std::chrono_literals;
 namespace {
 
 // Long enough for a busy machine; a test that needs it has failed.
-constexpr auto kPatience = 30s;
+constexpr auto kChildPatience = 30s;
 
 ExitStatus run_shell(const std::string& script) {
   return Subprocess({.argv = {"sh", "-c", script}}).wait();
@@ -53,7 +53,7 @@ std::string output_of(const std::string& script, SubprocessOptions options = {})
 
 bool readable(int fd) {
   pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, std::chrono::milliseconds(kPatience).count()) == 1;
+  return ::poll(&entry, 1, std::chrono::milliseconds(kChildPatience).count()) == 1;
 }
 
 // A named pipe that a test and a program talk through, so that neither has to guess when the other
@@ -274,7 +274,7 @@ TEST(Subprocess, waiting_ends_when_its_time_is_over) {
   EXPECT_EQ(process.wait_for(50ms), std::nullopt);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 50ms);
   process.signal(SIGTERM);
-  EXPECT_EQ(process.wait_for(kPatience), ExitStatus{.signal = SIGTERM});
+  EXPECT_EQ(process.wait_for(kChildPatience), ExitStatus{.signal = SIGTERM});
 }
 
 TEST(Subprocess, waiting_ends_as_soon_as_the_program_does) {

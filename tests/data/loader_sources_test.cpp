@@ -29,7 +29,7 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
-Indices values(const at::Tensor& tensor) {
+Indices values_of(const at::Tensor& tensor) {
   const auto* first = tensor.const_data_ptr<std::int64_t>();
   return {first, first + tensor.numel()};
 }
@@ -86,7 +86,7 @@ TEST(LoaderOfStream, reads_on_and_on_whatever_the_epoch) {
     EXPECT_FALSE(loader.replayable());
     EXPECT_EQ(loader.steps_per_epoch(), std::nullopt);
     loader.begin_epoch(0);
-    EXPECT_EQ(values(*loader.next()->batch), (Indices{0, 1}));
+    EXPECT_EQ(values_of(*loader.next()->batch), (Indices{0, 1}));
     loader.commit(0);
     EXPECT_THROW(loader.rewind(), InvalidArgument);
     EXPECT_THROW(loader.begin_epoch(1, 1), InvalidArgument);
@@ -94,10 +94,10 @@ TEST(LoaderOfStream, reads_on_and_on_whatever_the_epoch) {
     loader.begin_epoch(1);
     const auto delivered = loader.next();
     EXPECT_EQ(delivered->address, (BatchAddress{.epoch = 1, .step = 0}));
-    EXPECT_EQ(values(*delivered->batch), (Indices{2, 3}));
+    EXPECT_EQ(values_of(*delivered->batch), (Indices{2, 3}));
     Indices rest;
     for (at::Tensor& batch : loader.epoch(2)) {
-      const Indices some = values(batch);
+      const Indices some = values_of(batch);
       rest.insert(rest.end(), some.begin(), some.end());
     }
     EXPECT_EQ(rest, (Indices{4, 5, 6, 7, 8, 9, 10}));
@@ -123,11 +123,11 @@ TEST(LoaderOfStream, one_that_seeks_gives_each_slot_its_samples_from_any_step) {
     loader.begin_epoch(2, 1);
     const auto first = loader.next();
     EXPECT_EQ(first->address, (BatchAddress{.epoch = 2, .step = 1, .slot = 3}));
-    EXPECT_EQ(values(*first->batch), (Indices{230'004, 230'005}));
-    EXPECT_EQ(values(*loader.next()->batch), (Indices{230'006, 230'007}));
-    EXPECT_EQ(values(*loader.next()->batch), (Indices{210'004, 210'005}));
+    EXPECT_EQ(values_of(*first->batch), (Indices{230'004, 230'005}));
+    EXPECT_EQ(values_of(*loader.next()->batch), (Indices{230'006, 230'007}));
+    EXPECT_EQ(values_of(*loader.next()->batch), (Indices{210'004, 210'005}));
     loader.rewind();
-    EXPECT_EQ(values(*loader.next()->batch), (Indices{230'004, 230'005}));
+    EXPECT_EQ(values_of(*loader.next()->batch), (Indices{230'004, 230'005}));
   }
 }
 
@@ -210,7 +210,7 @@ TEST(TensorDataset, batches_are_rows_of_its_tensors) {
     int batches = 0;
     while (const auto delivered = loader.next()) {
       const auto& [x, y] = *delivered->batch;
-      EXPECT_EQ(values(y), delivered->indices);
+      EXPECT_EQ(values_of(y), delivered->indices);
       for (std::int64_t i = 0; i < x.size(0); ++i) {
         EXPECT_TRUE(at::equal(x[i], inputs[delivered->indices[i]]));
       }
@@ -225,7 +225,7 @@ TEST(TensorDataset, batches_are_rows_of_its_tensors) {
 TEST(TensorDataset, one_tensor_gives_tensors) {
   const TensorDataset dataset(at::arange(6));
   Loader loader(dataset, {.batch_size = 6});
-  for (at::Tensor& batch : loader.epoch(0)) EXPECT_EQ(values(batch), (Indices{0, 1, 2, 3, 4, 5}));
+  for (at::Tensor& batch : loader.epoch(0)) EXPECT_EQ(values_of(batch), (Indices{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(Datasets, can_be_cut_joined_and_mapped) {
@@ -236,10 +236,10 @@ TEST(Datasets, can_be_cut_joined_and_mapped) {
   Loader loader(lockstep::Mapped(joined, [](const at::Tensor& t) { return t.mul(10); }),
                 {.batch_size = 5, .num_workers = 1});
   loader.begin_epoch(0);
-  EXPECT_EQ(values(*loader.next()->batch), (Indices{90, 10, 50, 0, 20}));
+  EXPECT_EQ(values_of(*loader.next()->batch), (Indices{90, 10, 50, 0, 20}));
   Loader whole(some, {.batch_size = 3});
   whole.begin_epoch(0);
-  EXPECT_EQ(values(*whole.next()->batch), (Indices{9, 1, 5}));
+  EXPECT_EQ(values_of(*whole.next()->batch), (Indices{9, 1, 5}));
   EXPECT_THROW(lockstep::Subset(ten, {10}), InvalidArgument);
 }
 
@@ -286,7 +286,7 @@ TEST(Collate, stacks_tensors_and_numbers) {
   EXPECT_EQ(collated<double>({1.5, 2}, {0, 1}).scalar_type(), at::kDouble);
   EXPECT_EQ(collated<int>({1, 2}, {0, 1}).scalar_type(), at::kInt);
   EXPECT_EQ(collated<std::uint8_t>({1, 255}, {0, 1}).scalar_type(), at::kByte);
-  EXPECT_EQ(values(collated<std::uint32_t>({1, 4'000'000'000}, {0, 1})),
+  EXPECT_EQ(values_of(collated<std::uint32_t>({1, 4'000'000'000}, {0, 1})),
             (Indices{1, 4'000'000'000}));
   EXPECT_EQ((collated<std::pair<bool, int>>({{true, 1}, {false, 2}}, {0, 1})).first.scalar_type(),
             at::kBool);
@@ -310,7 +310,7 @@ TEST(Collate, goes_through_members) {
 
   const auto map = collated<std::map<std::string, at::Tensor>>({{{"x", t}}, {{"x", t}}}, {0, 1});
   EXPECT_EQ(map.at("x").sizes(), at::IntArrayRef({2, 2}));
-  EXPECT_EQ(values(collated<std::vector<std::int64_t>>({{1, 2, 3}, {4, 5, 6}}, {0, 1})),
+  EXPECT_EQ(values_of(collated<std::vector<std::int64_t>>({{1, 2, 3}, {4, 5, 6}}, {0, 1})),
             (Indices{1, 2, 3, 4, 5, 6}));
   const auto places = collated<std::array<at::Tensor, 2>>({{t, t}, {t, t}, {t, t}}, {0, 1, 2});
   EXPECT_EQ(places.size(), 2u);
@@ -365,7 +365,7 @@ TEST(Collate, a_function_of_the_users_makes_the_batch) {
   };
   Loader loader(Sentences{}, {.batch_size = 2, .num_workers = 2}, pad);
   loader.begin_epoch(0);
-  EXPECT_EQ(values(*loader.next()->batch), (Indices{0, -1, 1, 1}));
+  EXPECT_EQ(values_of(*loader.next()->batch), (Indices{0, -1, 1, 1}));
   Loader plain(Sentences{}, {.batch_size = 2, .num_workers = 2});
   plain.begin_epoch(0);
   EXPECT_THROW(plain.next(), InvalidArgument);

@@ -8,9 +8,9 @@ using namespace lockstep;
 
 namespace {
 
-// Node b with ranks 2 and 3 of four, which have state.
-struct Node : AgentDriver {
-  explicit Node(JobTerms terms = fixed(2)) : AgentDriver(terms, /*workers=*/2) {
+// NodeB b with ranks 2 and 3 of four, which have state.
+struct NodeB : AgentDriver {
+  explicit NodeB(JobTerms terms = fixed(2)) : AgentDriver(terms, /*workers=*/2) {
     run_workers(1);
     for (const int local_rank : {0, 1}) recovers(local_rank, 1, 0);
     forget_actions();
@@ -54,7 +54,7 @@ struct Node : AgentDriver {
 }  // namespace
 
 TEST(AgentRecovery, tells_who_can_be_carried_over_and_who_cannot_any_more) {
-  Node node;
+  NodeB node;
   node.recovers(1, 1, 40);
   ASSERT_EQ(node.sent<RankRecovers>().size(), 1u);
   EXPECT_EQ(node.sent<RankRecovers>()[0], (RankRecovers{.epoch = 1, .rank = 3, .step = 40}));
@@ -65,7 +65,7 @@ TEST(AgentRecovery, tells_who_can_be_carried_over_and_who_cannot_any_more) {
 }
 
 TEST(AgentRecovery, revokes_the_world_of_survivors_and_is_ready) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   EXPECT_EQ(node.phase(), NodePhase::reforming);
   ASSERT_EQ(node.asked<RevokeWorkers>().size(), 1u);
@@ -87,7 +87,7 @@ TEST(AgentRecovery, revokes_the_world_of_survivors_and_is_ready) {
 }
 
 TEST(AgentRecovery, starts_what_was_lost_here) {
-  Node node;
+  NodeB node;
   node.dies(1, 1);
   node.reform(2, {3});
   EXPECT_EQ(node.asked<RevokeWorkers>().back().survivors, std::vector{0});
@@ -101,7 +101,7 @@ TEST(AgentRecovery, starts_what_was_lost_here) {
 }
 
 TEST(AgentRecovery, kills_a_worker_that_is_replaced_and_is_ready_when_it_is_gone) {
-  Node node;
+  NodeB node;
   node.reform(2, {2});
   EXPECT_EQ(node.asked<RevokeWorkers>().back().killed, std::vector{0});
   EXPECT_TRUE(node.sent<Ready>().empty());
@@ -111,7 +111,7 @@ TEST(AgentRecovery, kills_a_worker_that_is_replaced_and_is_ready_when_it_is_gone
 }
 
 TEST(AgentRecovery, waits_for_the_store_where_it_opens_one) {
-  Node node;
+  NodeB node;
   node.reform(2, {3}, /*group_rank=*/0);
   EXPECT_EQ(node.asked<OpenStore>().size(), 1u);
   EXPECT_TRUE(node.sent<Ready>().empty());
@@ -123,7 +123,7 @@ TEST(AgentRecovery, waits_for_the_store_where_it_opens_one) {
 }
 
 TEST(AgentRecovery, a_death_that_the_coordinator_did_not_know_of_is_told_again) {
-  Node node;
+  NodeB node;
   node.dies(1, 1);
   node.reform(2, {0});
   ASSERT_EQ(node.sent<WorkerFailed>().size(), 2u);
@@ -132,7 +132,7 @@ TEST(AgentRecovery, a_death_that_the_coordinator_did_not_know_of_is_told_again) 
 }
 
 TEST(AgentRecovery, goes_from_one_epoch_that_is_being_formed_to_the_next) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   node.reform(3, {0, 1});
   node.reform(2, {0});  // once more, and late
@@ -144,18 +144,18 @@ TEST(AgentRecovery, goes_from_one_epoch_that_is_being_formed_to_the_next) {
 }
 
 TEST(AgentRecovery, refuses_where_a_worker_has_ended_or_is_about_to) {
-  Node ended;
+  NodeB ended;
   ended.ends_well(0, 1);
   ended.reform(2, {0});
   ASSERT_EQ(ended.sent<CannotReform>().size(), 1u);
   EXPECT_EQ(ended.sent<CannotReform>()[0].reason, "rank 2 has already ended well");
 
-  Node leaving;
+  NodeB leaving;
   leaving.leaves(1);
   leaving.reform(2, {0});
   EXPECT_EQ(leaving.sent<CannotReform>().size(), 1u);
 
-  Node meanwhile;
+  NodeB meanwhile;
   meanwhile.reform(2, {3}, /*group_rank=*/0);
   meanwhile.ends_well(0, 1);
   EXPECT_EQ(meanwhile.sent<CannotReform>().size(), 1u);
@@ -165,7 +165,7 @@ TEST(AgentRecovery, refuses_where_a_worker_has_ended_or_is_about_to) {
 }
 
 TEST(AgentRecovery, tells_of_a_worker_that_had_left_when_the_new_world_began) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   node.hear(Start{2, "10.0.0.1", 29501});
   node.recovers(0, 2, 40);
@@ -183,7 +183,7 @@ TEST(AgentRecovery, tells_of_a_worker_that_had_left_when_the_new_world_began) {
 }
 
 TEST(AgentRecovery, workers_that_went_on_may_end) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   node.hear(Start{2, "10.0.0.1", 29501});
   for (const int local_rank : {0, 1}) {
@@ -196,7 +196,7 @@ TEST(AgentRecovery, workers_that_went_on_may_end) {
 }
 
 TEST(AgentRecovery, says_where_it_stands_when_it_comes_back) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   node.disconnect();
   node.connect();
@@ -212,7 +212,7 @@ TEST(AgentRecovery, says_where_it_stands_when_it_comes_back) {
 }
 
 TEST(AgentRecovery, a_worker_that_is_left_out_is_killed_and_not_awaited) {
-  Node node;
+  NodeB node;
   node.reform_without(2, {1, 2});
   const RevokeWorkers revoke = node.asked<RevokeWorkers>().back();
   EXPECT_EQ(revoke.lost, (std::vector{1, 2}));
@@ -237,7 +237,7 @@ TEST(AgentRecovery, a_worker_that_is_left_out_is_killed_and_not_awaited) {
 }
 
 TEST(AgentRecovery, a_place_that_was_left_out_is_filled_again) {
-  Node node;
+  NodeB node;
   node.dies(0, 1);
   node.reform_without(2, {2});
   node.hear(Start{2, "10.0.0.1", 29501});
@@ -284,7 +284,7 @@ TEST(AgentRecovery, begins_among_others_that_live_on_elsewhere) {
 }
 
 TEST(AgentRecovery, tells_of_a_worker_that_could_not_be_started) {
-  Node node;
+  NodeB node;
   node.perform(node.agent().on_worker_end({.epoch = 1,
                                            .local_rank = 0,
                                            .code = 127,
@@ -297,7 +297,7 @@ TEST(AgentRecovery, tells_of_a_worker_that_could_not_be_started) {
 }
 
 TEST(AgentRecovery, a_stop_ends_it) {
-  Node node;
+  NodeB node;
   node.reform(2, {0});
   node.hear(Stop{2, SIGTERM, "restart"});
   EXPECT_EQ(node.phase(), NodePhase::stopping);

@@ -20,8 +20,8 @@ JobTerms shrinking(int least, int replacements, int restarts = 0) {
 const std::vector<std::string> kAll = {"a", "b", "c"};
 
 // Nodes a, b and c with a worker each, at places 0, 1 and 2, that have the job's state.
-struct Job : CoordinatorDriver {
-  explicit Job(const JobTerms& terms) : CoordinatorDriver(terms) {
+struct ShrinkingJob : CoordinatorDriver {
+  explicit ShrinkingJob(const JobTerms& terms) : CoordinatorDriver(terms) {
     options().rejoin_after = 8s;
     start(kAll);
     recover(0);
@@ -63,7 +63,7 @@ struct Job : CoordinatorDriver {
 }  // namespace
 
 TEST(CoordinatorShrink, who_is_not_replaced_is_left_out_and_the_others_go_on) {
-  Job job(shrinking(2, 0));
+  ShrinkingJob job(shrinking(2, 0));
   job.kill("b");
   ASSERT_TRUE(job.is_reforming());
   for (const std::string& id : kAll) {
@@ -84,7 +84,7 @@ TEST(CoordinatorShrink, who_is_not_replaced_is_left_out_and_the_others_go_on) {
 }
 
 TEST(CoordinatorShrink, with_fewer_than_the_least_the_job_stops) {
-  Job job(shrinking(2, 0));
+  ShrinkingJob job(shrinking(2, 0));
   job.kill("b");
   job.go_on(12);
   job.kill("c");
@@ -93,7 +93,7 @@ TEST(CoordinatorShrink, with_fewer_than_the_least_the_job_stops) {
 }
 
 TEST(CoordinatorShrink, the_last_one_with_the_jobs_state_cannot_be_left_out) {
-  Job job(shrinking(1, 0));
+  ShrinkingJob job(shrinking(1, 0));
   job.kill("b");
   job.go_on(12);
   job.kill("c");
@@ -105,7 +105,7 @@ TEST(CoordinatorShrink, the_last_one_with_the_jobs_state_cannot_be_left_out) {
 }
 
 TEST(CoordinatorShrink, replacements_are_used_as_far_as_they_go) {
-  Job job(shrinking(1, 1));
+  ShrinkingJob job(shrinking(1, 1));
   job.tell("a", RanksRejected{1, {1, 2}, "their states differ"});
   EXPECT_EQ(job.prepared().replaced, std::vector{1});
   EXPECT_EQ(job.prepared().membership.left_out, std::vector{2});
@@ -114,7 +114,7 @@ TEST(CoordinatorShrink, replacements_are_used_as_far_as_they_go) {
 }
 
 TEST(CoordinatorShrink, who_dies_again_and_again_while_it_joins_is_left_out) {
-  Job job(shrinking(2, 100));
+  ShrinkingJob job(shrinking(2, 100));
   for (int round = 0; round < 3; ++round) {
     job.kill("b");
     EXPECT_EQ(job.prepared().replaced, std::vector{1});
@@ -127,7 +127,7 @@ TEST(CoordinatorShrink, who_dies_again_and_again_while_it_joins_is_left_out) {
 }
 
 TEST(CoordinatorShrink, who_dies_twice_at_one_step_is_left_out) {
-  Job job(shrinking(2, 100));
+  ShrinkingJob job(shrinking(2, 100));
   for (const int round : {1, 2}) {
     ASSERT_EQ(job.phase(), Phase::running) << round;
     job.kill("b", SIGSEGV);
@@ -142,7 +142,7 @@ TEST(CoordinatorShrink, who_dies_twice_at_one_step_is_left_out) {
 }
 
 TEST(CoordinatorShrink, who_cannot_be_started_is_left_out_at_once) {
-  Job job(shrinking(2, 100));
+  ShrinkingJob job(shrinking(2, 100));
   job.kill("b");
   job.ready(kAll);
   job.cannot_start("b");
@@ -150,7 +150,7 @@ TEST(CoordinatorShrink, who_cannot_be_started_is_left_out_at_once) {
   EXPECT_TRUE(
       job.has_said("rank 1 on b could not be started; rank 1 cannot be started: it is left"));
 
-  Job rigid(shrinking(0, 100));
+  ShrinkingJob rigid(shrinking(0, 100));
   rigid.kill("b");
   rigid.ready(kAll);
   rigid.cannot_start("b");
@@ -158,13 +158,13 @@ TEST(CoordinatorShrink, who_cannot_be_started_is_left_out_at_once) {
 }
 
 TEST(CoordinatorShrink, an_exit_is_the_programs_own_word_here_too) {
-  Job job(shrinking(1, 100));
+  ShrinkingJob job(shrinking(1, 100));
   job.tell("b", job.failure(1, 3));
   EXPECT_EQ(job.phase(), Phase::stopping);
 }
 
 TEST(CoordinatorShrink, after_a_pause_the_place_is_filled_again) {
-  Job job(shrinking(2, 1));
+  ShrinkingJob job(shrinking(2, 1));
   job.kill("b");
   job.go_on(5);  // the one replacement
   job.kill("c");
@@ -173,7 +173,7 @@ TEST(CoordinatorShrink, after_a_pause_the_place_is_filled_again) {
   EXPECT_EQ(job.coordinator().left_out(), 1);
   EXPECT_FALSE(job.is_reforming());
 
-  Job again(shrinking(2, 100));
+  ShrinkingJob again(shrinking(2, 100));
   again.kill("b");
   again.ready(kAll);
   again.cannot_start("b");
@@ -192,7 +192,7 @@ TEST(CoordinatorShrink, after_a_pause_the_place_is_filled_again) {
 }
 
 TEST(CoordinatorShrink, each_failure_doubles_the_pause_up_to_sixteen_times) {
-  Job job(shrinking(2, 100));
+  ShrinkingJob job(shrinking(2, 100));
   job.kill("b");
   job.ready(kAll);
   job.cannot_start("b");
@@ -222,7 +222,7 @@ TEST(CoordinatorShrink, each_failure_doubles_the_pause_up_to_sixteen_times) {
 
 TEST(CoordinatorShrink, nobody_is_stopped_for_it_who_is_about_to_end) {
   for (const bool says_so : {true, false}) {
-    Job job(shrinking(2, 100));
+    ShrinkingJob job(shrinking(2, 100));
     job.kill("b");
     job.ready(kAll);
     job.cannot_start("b");
@@ -240,7 +240,7 @@ TEST(CoordinatorShrink, nobody_is_stopped_for_it_who_is_about_to_end) {
 }
 
 TEST(CoordinatorShrink, a_place_whose_time_has_come_waits_until_all_go_on) {
-  Job job(shrinking(1, 100));
+  ShrinkingJob job(shrinking(1, 100));
   job.kill("b");
   job.ready(kAll);
   job.cannot_start("b");
@@ -255,7 +255,7 @@ TEST(CoordinatorShrink, a_place_whose_time_has_come_waits_until_all_go_on) {
 }
 
 TEST(CoordinatorShrink, who_joins_again_begins_again_when_another_dies) {
-  Job job(shrinking(1, 100));
+  ShrinkingJob job(shrinking(1, 100));
   job.kill("b");
   job.ready(kAll);
   job.cannot_start("b");
@@ -268,7 +268,7 @@ TEST(CoordinatorShrink, who_joins_again_begins_again_when_another_dies) {
 }
 
 TEST(CoordinatorShrink, a_restart_begins_with_all) {
-  Job job(shrinking(2, 0, /*restarts=*/1));
+  ShrinkingJob job(shrinking(2, 0, /*restarts=*/1));
   job.kill("b");
   job.go_on(5);
   job.kill("c");
@@ -299,8 +299,8 @@ TEST(CoordinatorShrink, nodes_must_agree_on_it) {
 namespace {
 
 // The connection of node c has broken, and it does not come back.
-struct JobWithoutC : Job {
-  explicit JobWithoutC(const JobTerms& terms = shrinking(1, 100)) : Job(terms) {
+struct JobWithoutC : ShrinkingJob {
+  explicit JobWithoutC(const JobTerms& terms = shrinking(1, 100)) : ShrinkingJob(terms) {
     close("c");
     pass(3s, {"a", "b"});
   }
@@ -391,7 +391,7 @@ TEST(CoordinatorShrink, a_node_that_comes_back_to_the_seat_of_another_has_left_i
 }
 
 TEST(CoordinatorShrink, a_node_that_is_lost_while_others_are_replaced_is_left_out_as_well) {
-  Job job(shrinking(1, 100));
+  ShrinkingJob job(shrinking(1, 100));
   job.close("c");
   job.kill("b");
   ASSERT_TRUE(job.is_reforming());

@@ -23,6 +23,7 @@
 #include "launch/stack_tools.h"
 #include "launch/traced_thread.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/support/said.h"
 
 using lockstep::behind_shells;
 using lockstep::descendants_of;
@@ -34,8 +35,9 @@ using lockstep::RankProcess;
 using lockstep::StackOptions;
 using lockstep::StackTools;
 using lockstep::Subprocess;
-using lockstep::TracedThread;
+using lockstep::testing::contains;
 using lockstep::testing::TemporaryFolder;
+using lockstep::TracedThread;
 using namespace std::chrono_literals;
 
 namespace {
@@ -101,10 +103,6 @@ StackOptions without_tools() {
 
 StackOptions by_ourselves() {
   return {.time_limit = kPatience, .path = "/lockstep/no/such/folder"};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 std::size_t count(const std::string& text, const std::string& part) {

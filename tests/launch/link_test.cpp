@@ -14,6 +14,7 @@
 #include "launch/link_socket.h"
 #include "launch/listen.h"
 #include "lockstep/error.h"
+#include "tests/support/said.h"
 
 using lockstep::EventLoop;
 using lockstep::LinkClient;
@@ -22,6 +23,7 @@ using lockstep::LinkLimits;
 using lockstep::LinkServer;
 using lockstep::LinkServerOptions;
 using lockstep::LinkSession;
+using lockstep::testing::contains;
 using lockstep::UniqueFd;
 using std::chrono::milliseconds;
 
@@ -108,10 +110,6 @@ UniqueFd plain_connection(int port, const std::string& from = "127.0.0.1") {
   ::inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
   EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   return fd;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ using std::chrono::seconds;
 
 namespace {
 
-using Lines = std::vector<std::string>;
+using LogLines = std::vector<std::string>;
 
 // A console that is a plain file.
 class FileConsole {
@@ -48,8 +48,8 @@ class FileConsole {
   UniqueFd fd_;
 };
 
-struct Pipe {
-  Pipe() {
+struct LogPipe {
+  LogPipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
     in = UniqueFd(ends[0]);
@@ -110,7 +110,7 @@ TEST(LogPump, a_stream_reaches_its_file_console_and_tail) {
   options.file = folder / "stderr.log";
   UniqueFd worker = pump.open(7, options);
   put(worker, "one\ntwo");
-  EXPECT_EQ(pump.tail(7), (Lines{"one", "two"}));
+  EXPECT_EQ(pump.tail(7), (LogLines{"one", "two"}));
   worker.reset();
   EXPECT_TRUE(pump.drain_all(seconds(10)));
   EXPECT_EQ(read_text(folder / "stderr.log"), "one\ntwo");
@@ -123,12 +123,12 @@ TEST(LogPump, everything_written_before_the_end_is_in_the_tail) {
     UniqueFd worker = pump.open(stream, {});
     put(worker, std::string(50000, 'x') + "\nlast words\n");
     worker.reset();
-    const Lines tail = pump.tail(stream);
+    const LogLines tail = pump.tail(stream);
     ASSERT_EQ(tail.size(), 2u);
     ASSERT_EQ(tail.back(), "last words");
     pump.close(stream);
   }
-  EXPECT_EQ(pump.tail(5), Lines{});
+  EXPECT_EQ(pump.tail(5), LogLines{});
 }
 
 TEST(LogPump, lines_of_many_writers_are_never_mixed) {
@@ -176,7 +176,7 @@ TEST(LogPump, text_without_newline_waits_away_from_a_terminal_and_shows_on_one) 
   const FileConsole console;
   const UniqueFd other = pump.open(1, on_console(console.fd(), 1));
   put(other, "part");
-  EXPECT_EQ(pump.tail(1), Lines{"part"});  // it has been read
+  EXPECT_EQ(pump.tail(1), LogLines{"part"});  // it has been read
   EXPECT_EQ(console.text(), "");
   put(other, "ial\n");
   EXPECT_TRUE(holds_within(seconds(10), [&] { return console.text() == "[1]partial\n"; }));
@@ -233,7 +233,7 @@ TEST(LogPump, a_worker_on_a_terminal_is_given_one) {
 
 TEST(LogPump, a_console_that_does_not_read_holds_up_neither_files_nor_the_caller) {
   const TemporaryFolder folder;
-  const Pipe pager;
+  const LogPipe pager;
   LogPump pump({.stall_after = milliseconds(50), .console_queue_bytes = 1000});
   StreamOptions options = on_console(pager.out.get(), 0);
   options.file = folder / "log";
@@ -251,7 +251,7 @@ TEST(LogPump, a_console_that_does_not_read_holds_up_neither_files_nor_the_caller
 
 TEST(LogPump, a_console_that_reads_again_says_what_it_missed) {
   const TemporaryFolder folder;
-  Pipe pager;
+  LogPipe pager;
   LogPump pump({.stall_after = milliseconds(50), .console_queue_bytes = 1000});
   StreamOptions options = on_console(pager.out.get(), 0);
   options.file = folder / "log";
@@ -266,7 +266,7 @@ TEST(LogPump, a_console_that_reads_again_says_what_it_missed) {
 }
 
 TEST(LogPump, without_a_file_the_worker_waits_and_nothing_is_lost) {
-  Pipe pager;
+  LogPipe pager;
   LogPump pump({.stall_after = milliseconds(1), .console_queue_bytes = 1000});
   StreamOptions options = on_console(pager.out.get(), 0);
   options.prefix = {};
@@ -284,7 +284,7 @@ TEST(LogPump, without_a_file_the_worker_waits_and_nothing_is_lost) {
 
 TEST(LogPump, a_console_that_was_closed_does_no_harm) {
   const TemporaryFolder folder;
-  Pipe head;
+  LogPipe head;
   head.in.reset();
   LogPump pump;
   StreamOptions options = on_console(head.out.get(), 0);
@@ -335,7 +335,7 @@ TEST(LogPump, what_is_held_back_goes_where_the_stream_is_redirected_to) {
   held.held_back = true;
   UniqueFd worker = pump.open(1, held);
   put(worker, "loading\n");
-  ASSERT_EQ(pump.tail(1), (Lines{"loading"}));  // so it has come
+  ASSERT_EQ(pump.tail(1), (LogLines{"loading"}));  // so it has come
   EXPECT_EQ(console.text(), "");
   StreamOptions options = on_console(console.fd(), 3);
   options.file = folder / "log";

@@ -10,6 +10,7 @@
 #include "launch/manual_text.h"
 #include "launch/option_table.h"
 #include "lockstep/error.h"
+#include "tests/support/said.h"
 
 using lockstep::all_options;
 using lockstep::CommandManual;
@@ -22,14 +23,11 @@ using lockstep::LaunchCommand;
 using lockstep::man_page;
 using lockstep::Option;
 using lockstep::OptionOrigin;
+using lockstep::testing::contains;
 
 namespace {
 
-constexpr std::array<Entry, 2> kCommands{{{"run", "Start a job's workers"}, {"stack", "It's: x"}}};
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr std::array<Entry, 2> kTwoCommands{{{"run", "Start a job's workers"}, {"stack", "It's: x"}}};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -112,19 +110,19 @@ TEST(Manual, commands_with_a_section_have_all_of_their_words_in_it_and_in_comple
 
 TEST(Completion, knows_every_option_in_every_shell) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
-    const std::string script = completion_script(shell, kCommands);
+    const std::string script = completion_script(shell, kTwoCommands);
     for (const Option& option : all_options()) {
       const std::string dashes = std::string(shell) == "fish" ? "-l " : "--";
       EXPECT_TRUE(contains(script, dashes + std::string(option.name))) << shell << option.name;
     }
     EXPECT_TRUE(contains(script, "stack"));
   }
-  EXPECT_THROW(completion_script("csh", kCommands), lockstep::InvalidArgument);
+  EXPECT_THROW(completion_script("csh", kTwoCommands), lockstep::InvalidArgument);
 }
 
 TEST(Completion, quotes_what_shells_would_read) {
-  EXPECT_TRUE(contains(completion_script("fish", kCommands), R"('It\'s: x')"));
-  EXPECT_TRUE(contains(completion_script("zsh", kCommands), R"('stack:It'\''s\: x')"));
+  EXPECT_TRUE(contains(completion_script("fish", kTwoCommands), R"('It\'s: x')"));
+  EXPECT_TRUE(contains(completion_script("zsh", kTwoCommands), R"('stack:It'\''s\: x')"));
 }
 
 TEST(Wrap, keeps_long_words_whole) {

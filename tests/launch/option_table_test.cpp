@@ -24,7 +24,7 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-RunOptions parse(Words arguments, Environment::Variables variables = {}) {
+RunOptions parse_alone(Words arguments, Environment::Variables variables = {}) {
   return lockstep::parse_run_options(arguments, Environment(std::move(variables)));
 }
 
@@ -180,12 +180,12 @@ TEST(OptionTable, every_value_option_arrives_in_every_spelling) {
     }
     for (const Words& spelling : spellings) {
       SCOPED_TRACE(spelling.front());
-      const RunOptions options = parse(base + spelling + Words{"train.py", "--x"});
+      const RunOptions options = parse_alone(base + spelling + Words{"train.py", "--x"});
       EXPECT_TRUE(known->arrived(options));
       EXPECT_TRUE(options.given.contains(name));
       EXPECT_EQ(options.script, "train.py");
       EXPECT_EQ(options.script_arguments, Words{"--x"});
-      EXPECT_FALSE(known->arrived(parse({"--rdzv-backend=static", "--master-port=1", "train.py"})));
+      EXPECT_FALSE(known->arrived(parse_alone({"--rdzv-backend=static", "--master-port=1", "train.py"})));
     }
   }
 }
@@ -200,8 +200,8 @@ TEST(OptionTable, every_variable_stands_for_its_option_and_the_command_line_come
     const Case* known = case_of(name);
     ASSERT_NE(known, nullptr);
     const std::string variable(option.variable);
-    EXPECT_TRUE(known->arrived(parse(base_for(name) + Words{"a.py"}, {{variable, known->value}})));
-    const RunOptions both = parse(base_for(name) + Words{"--" + name, known->value, "a.py"},
+    EXPECT_TRUE(known->arrived(parse_alone(base_for(name) + Words{"a.py"}, {{variable, known->value}})));
+    const RunOptions both = parse_alone(base_for(name) + Words{"--" + name, known->value, "a.py"},
                                   {{variable, "no value of anything!"}});
     EXPECT_TRUE(known->arrived(both)) << "the variable must not even be looked at";
   }
@@ -215,21 +215,21 @@ TEST(OptionTable, every_flag_arrives_by_name_and_by_variable) {
     const std::string name(option.name);
     SCOPED_TRACE(name);
     const auto is_set = [&](const RunOptions& options) { return options.*(option.flag); };
-    EXPECT_FALSE(is_set(parse({"--master-port=1", "a.py"})));
-    EXPECT_TRUE(is_set(parse({"--" + name, "a.py"})));
-    EXPECT_TRUE(is_set(parse({"--" + with_underscores(name), "a.py"})));
+    EXPECT_FALSE(is_set(parse_alone({"--master-port=1", "a.py"})));
+    EXPECT_TRUE(is_set(parse_alone({"--" + name, "a.py"})));
+    EXPECT_TRUE(is_set(parse_alone({"--" + with_underscores(name), "a.py"})));
     if (option.letter != 0) {
-      EXPECT_TRUE(is_set(parse({std::string{'-', option.letter}, "a.py"})));
+      EXPECT_TRUE(is_set(parse_alone({std::string{'-', option.letter}, "a.py"})));
     }
     if (option.variable.empty()) {
       continue;
     }
     const std::string variable(option.variable);
-    EXPECT_TRUE(is_set(parse({"a.py"}, {{variable, "1"}})));
-    EXPECT_FALSE(is_set(parse({"--master-port=1", "a.py"}, {{variable, "0"}})));
-    EXPECT_TRUE(is_set(parse({"--" + name, "a.py"}, {{variable, "0"}})));
+    EXPECT_TRUE(is_set(parse_alone({"a.py"}, {{variable, "1"}})));
+    EXPECT_FALSE(is_set(parse_alone({"--master-port=1", "a.py"}, {{variable, "0"}})));
+    EXPECT_TRUE(is_set(parse_alone({"--" + name, "a.py"}, {{variable, "0"}})));
     for (const char* word : {"true", "yes", ""}) {
-      EXPECT_THROW(parse({"a.py"}, {{variable, word}}), InvalidArgument) << word;
+      EXPECT_THROW(parse_alone({"a.py"}, {{variable, word}}), InvalidArgument) << word;
     }
   }
 }
@@ -258,7 +258,7 @@ TEST(OptionTable, every_shortest_unambiguous_form_of_torchruns_options_means_tha
         words.push_back(case_of(option.name)->value);
       }
       const RunOptions options =
-          parse(option.takes_value() ? base_for(std::string(option.name)) + words + Words{"a.py"}
+          parse_alone(option.takes_value() ? base_for(std::string(option.name)) + words + Words{"a.py"}
                                      : words + Words{"a.py"});
       EXPECT_TRUE(options.given.contains(std::string(option.name)));
     }

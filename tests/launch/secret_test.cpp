@@ -8,11 +8,13 @@
 
 #include "lockstep/error.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/support/said.h"
 
 using lockstep::Environment;
 using lockstep::given_secret;
 using lockstep::InvalidArgument;
 using lockstep::read_secret_file;
+using lockstep::testing::contains;
 using lockstep::testing::TemporaryFolder;
 
 namespace {
@@ -30,10 +32,6 @@ std::string complaint(const std::string& path) {
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

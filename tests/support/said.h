@@ -21,4 +21,8 @@ std::string said_by(Call call) {
   return ::testing::internal::GetCapturedStderr();
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace lockstep::testing

@@ -16,17 +16,17 @@ using namespace lockstep::testing;
 
 namespace {
 
-using Ids = std::vector<std::int64_t>;
+using CachedIds = std::vector<std::int64_t>;
 constexpr std::int64_t kNone = TokenBlocks::kNoLoss;
 
 struct Block {
-  Ids input;
-  Ids labels;
+  CachedIds input;
+  CachedIds labels;
 };
 
 Block block_of(const TokenBlocks& blocks, std::int64_t index) {
   const auto length = static_cast<std::size_t>(blocks.seq_length());
-  Block block{Ids(length), Ids(length)};
+  Block block{CachedIds(length), CachedIds(length)};
   blocks.copy(index, block.input, block.labels);
   return block;
 }
@@ -36,8 +36,8 @@ class TokenCacheTest : public ::testing::Test {
  protected:
   TokenCacheTest() { options_.directory = folder_ / "caches"; }
 
-  Ids ids(const std::string& text) const {
-    Ids found;
+  CachedIds ids(const std::string& text) const {
+    CachedIds found;
     for (const char letter : text) {
       found.push_back(letter == '.'   ? 0
                       : letter == '_' ? kNone
@@ -247,7 +247,7 @@ TEST_F(TokenCacheTest, options_that_cannot_work_are_refused) {
   EXPECT_TRUE(has(refusal([&] { make(numbered(1)); }), "validation_fraction is 1"));
   options_.validation_fraction = 0;
   const TokenBlocks blocks = make(numbered(1)).train();
-  Ids input(4), labels(4);
+  CachedIds input(4), labels(4);
   EXPECT_TRUE(
       has(refusal([&] { blocks.copy(blocks.size(), input, labels); }), "there is no block"));
   const std::string_view texts[] = {"a"};

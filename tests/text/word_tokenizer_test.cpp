@@ -10,7 +10,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-using Ids = std::vector<std::int32_t>;
+using WordIds = std::vector<std::int32_t>;
 using Texts = std::vector<std::string>;
 
 const Texts kTexts = {"the dog, the cat", "the cat: a dog?", "a zebra"};
@@ -57,24 +57,24 @@ TEST(WordTokenizer, cuts_words_from_punctuation_and_leaves_space_out) {
   const WordTokenizer words =
       WordTokenizer::train(Texts{"a_1 \u00e9t\u00e9 n\u0303 ?!"}, {.min_frequency = 1});
   EXPECT_EQ(words.encode("\ta_1?!\u3000\u00e9t\u00e9\u2003n\u0303"),
-            (Ids{*words.id_of("a_1"), *words.id_of("?!"), *words.id_of("\u00e9t\u00e9"),
+            (WordIds{*words.id_of("a_1"), *words.id_of("?!"), *words.id_of("\u00e9t\u00e9"),
                  *words.id_of("n\u0303")}));
-  EXPECT_EQ(words.encode("?! ?"), (Ids{*words.id_of("?!"), 0}));
+  EXPECT_EQ(words.encode("?! ?"), (WordIds{*words.id_of("?!"), 0}));
   EXPECT_TRUE(words.encode(" \n").empty());
 }
 
 TEST(WordTokenizer, special_tokens_in_a_text_are_one_token) {
   const WordTokenizer words = small_words();
-  EXPECT_EQ(words.encode("[SOS]the dog[EOS]"), (Ids{2, 4, 7, 3}));
-  EXPECT_EQ(words.encode("[SOS]", {.split_special_tokens = true}), (Ids{0, 0, 0}));
+  EXPECT_EQ(words.encode("[SOS]the dog[EOS]"), (WordIds{2, 4, 7, 3}));
+  EXPECT_EQ(words.encode("[SOS]", {.split_special_tokens = true}), (WordIds{0, 0, 0}));
 }
 
 TEST(WordTokenizer, decodes_with_spaces_and_without_special_tokens) {
   const WordTokenizer words = small_words();
-  EXPECT_EQ(words.decode(Ids{2, 4, 0, 7, 3, 1}), "the dog");
-  EXPECT_EQ(words.decode(Ids{2, 4, 0}, {.skip_special_tokens = false}), "[SOS] the [UNK]");
-  EXPECT_TRUE(has(refusal([&] { words.decode(Ids{8}); }), "no token has the id 8"));
-  EXPECT_TRUE(has(refusal([&] { words.decode(Ids{-1}); }), "no token has the id -1"));
+  EXPECT_EQ(words.decode(WordIds{2, 4, 0, 7, 3, 1}), "the dog");
+  EXPECT_EQ(words.decode(WordIds{2, 4, 0}, {.skip_special_tokens = false}), "[SOS] the [UNK]");
+  EXPECT_TRUE(has(refusal([&] { words.decode(WordIds{8}); }), "no token has the id 8"));
+  EXPECT_TRUE(has(refusal([&] { words.decode(WordIds{-1}); }), "no token has the id -1"));
 }
 
 TEST(WordTokenizer, a_saved_one_is_loaded_as_an_equal_one) {
@@ -93,7 +93,7 @@ TEST(WordTokenizer, a_saved_one_is_loaded_as_an_equal_one) {
 TEST(WordTokenizer, bytes_that_are_not_utf8_are_unknown) {
   const WordTokenizer words = WordTokenizer::train(Texts{"a\xff", "a\xff"});
   EXPECT_EQ(words.size(), 5);
-  EXPECT_EQ(words.encode("a\xff"), (Ids{4, 0}));
+  EXPECT_EQ(words.encode("a\xff"), (WordIds{4, 0}));
 }
 
 TEST(WordTokenizer, files_of_another_kind_are_refused) {
@@ -132,7 +132,7 @@ TEST(Tokenizer, can_have_the_special_tokens_of_a_translator) {
   const TemporaryFolder folder;
   pieces.save(folder / "pieces");
   for (const Tokenizer& one : {pieces, Tokenizer::load(folder / "pieces")}) {
-    Ids ids = one.encode("[SOS]the new cat[EOS]");
+    WordIds ids = one.encode("[SOS]the new cat[EOS]");
     EXPECT_EQ(ids.front(), 2);
     EXPECT_EQ(ids.back(), 3);
     EXPECT_EQ(one.decode(ids, {.skip_special_tokens = true}), "the new cat");

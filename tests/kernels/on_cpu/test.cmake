@@ -23,6 +23,8 @@ lockstep_test(kernels_on_cpu_test LABELS unit LIBRARIES kernel_emulator
               SOURCES kernels/tile_attention_on_cpu_test.cpp kernels/tile_products_on_cpu_test.cpp
               kernels/on_cpu/host_words_test.cpp kernels/on_cpu/layouts_test.cpp
               kernels/on_cpu/mistakes_test.cpp)
+# They use the namespaces of the kernels and of the emulator, which clash.
+set_target_properties(kernels_on_cpu_test PROPERTIES UNITY_BUILD OFF)
 _lockstep_kernels_on_cpu(kernels_on_cpu_test)
 
 # The others with what starts them, by the tests that run on a GPU, too. A library for a GPU has the same functions.
