@@ -64,7 +64,8 @@ endfunction()
 # Small sources that share their headers are compiled about ten at a time: from nothing that takes a
 # third of the time; after an edit the batch is compiled again instead of the file. A source's batch
 # follows from its name, so that a new file does not move the others and clash far away.
-option(LOCKSTEP_BATCHES "Compile the layers without libtorch several sources at a time" OFF)
+option(LOCKSTEP_BATCHES "Compile several sources at a time" OFF)
+set(LOCKSTEP_BATCH_SIZE 12 CACHE STRING "How many sources at most, about")
 function(lockstep_compile_in_batches target)
   if(NOT LOCKSTEP_BATCHES)
     return()
@@ -72,7 +73,7 @@ function(lockstep_compile_in_batches target)
   get_target_property(sources ${target} SOURCES)
   list(LENGTH sources count)
   set(batches 1)
-  while(count GREATER 12)
+  while(count GREATER LOCKSTEP_BATCH_SIZE)
     math(EXPR batches "${batches} * 2")
     math(EXPR count "${count} / 2")
   endwhile()

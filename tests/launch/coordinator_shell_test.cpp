@@ -10,7 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// A job of one node, whose records count as kept when the test says so.
-class CoordinatorShellTest : public testing::Test {
+class CoordinatorShellTest : public ::testing::Test {
  protected:
   CoordinatorShellTest() {
     CoordinatorShell::Callbacks callbacks;

@@ -39,7 +39,7 @@ struct Node {
   NetworkDesk desk;
 };
 
-class NetworkDeskTest : public testing::Test {
+class NetworkDeskTest : public ::testing::Test {
  protected:
   ProbeTarget target(int number, const std::string& id, int port) {
     return {.node = number, .address = 0, .id = id, .at = "127.0.0.1", .port = port};

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ProgramIdentityTest : public testing::Test {
+class ProgramIdentityTest : public ::testing::Test {
  protected:
   ProgramIdentityTest() {
     std::string pattern = (fs::temp_directory_path() / "identityXXXXXX").string();

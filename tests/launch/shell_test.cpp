@@ -26,7 +26,7 @@ namespace {
 constexpr std::array<Entry, 3> kCommands{
     {{"run", "Start workers"}, {"launch", "The same"}, {"stack", "Show stacks"}}};
 
-class ShellTest : public testing::Test {
+class ShellTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = testing::TempDir() + "shell_XXXXXX";

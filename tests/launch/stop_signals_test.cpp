@@ -14,7 +14,7 @@ using lockstep::SignalInbox;
 
 namespace {
 
-bool readable(int fd) {
+bool readable_now(int fd) {
   pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, 0) == 1;
 }
@@ -46,11 +46,11 @@ class Disposition {
 
 TEST(SignalInbox, tells_what_stops_the_job_from_what_is_for_the_workers) {
   SignalInbox inbox;
-  EXPECT_FALSE(readable(inbox.fd()));
+  EXPECT_FALSE(readable_now(inbox.fd()));
   EXPECT_EQ(inbox.next(), std::nullopt);
   ::kill(::getpid(), SIGTERM);
   ::kill(::getpid(), SIGUSR2);
-  EXPECT_TRUE(readable(inbox.fd()));
+  EXPECT_TRUE(readable_now(inbox.fd()));
   EXPECT_EQ(inbox.next(), SIGUSR2);
   EXPECT_EQ(inbox.next(), SIGTERM);
   EXPECT_EQ(inbox.next(), std::nullopt);

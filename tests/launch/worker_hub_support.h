@@ -11,8 +11,11 @@
 #include "launch/worker_hub.h"
 #include "lockstep/error.h"
 #include "tests/core/temporary_folder.h"
+#include "tests/support/said.h"
 
 namespace lockstep {
+
+using testing::contains;
 
 inline bool eventually(EventLoop& loop, const std::function<bool()>& holds) {
   const auto limit = EventLoop::Clock::now() + std::chrono::seconds(30);
@@ -21,10 +24,6 @@ inline bool eventually(EventLoop& loop, const std::function<bool()>& holds) {
     loop.run_once(std::chrono::milliseconds(5));
   }
   return true;
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // A hub that takes a process, by default this one, for the worker of slot 3 in epoch 2.

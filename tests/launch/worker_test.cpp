@@ -27,7 +27,7 @@ Environment of(Environment::Variables variables) {
 }
 
 // A folder with a Python of its own (which is never started) and the working directory in it.
-class WorkerCommandTest : public testing::Test {
+class WorkerCommandTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = testing::TempDir() + "worker_command_XXXXXX";

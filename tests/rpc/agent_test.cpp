@@ -74,7 +74,7 @@ void serve_echo(Agent& agent) {
 }
 
 // All of it over unix sockets with and without shared memory, and over TCP protected in each way.
-class EachTransport : public testing::TestWithParam<const char*> {
+class EachTransport : public ::testing::TestWithParam<const char*> {
  protected:
   EachTransport() : agents(GetParam()) {}
   TwoAgents agents;

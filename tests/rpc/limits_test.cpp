@@ -38,7 +38,7 @@ void serve_shelf(Agent& agent) {
   agent.serve_class<Shelf>("Shelf", [](auto& each) { each.method("size_of", &Shelf::size_of); });
 }
 
-class LargeMessages : public testing::TestWithParam<const char*> {};
+class LargeMessages : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, LargeMessages, testing::Values("unix", "sealed", "handshake"),
                          [](const auto& each) { return std::string(each.param); });
 

@@ -18,11 +18,6 @@ constexpr Time kSlack = 20ms;
 // are awaited, connections are made again.
 constexpr Time kLongestStandstill = 30s;
 
-template <typename... Parts>
-void require(bool holds, const Parts&... parts) {
-  if (!holds) throw Violation(concat(parts...));
-}
-
 // The epoch that a message is about, where it acts within one.
 std::optional<Epoch> epoch_of(const Message& message) {
   if (const auto* ready = std::get_if<Ready>(&message)) return ready->epoch;

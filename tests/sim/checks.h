@@ -11,6 +11,7 @@
 #include "launch/agent.h"
 #include "launch/coordinator.h"
 #include "launch/messages.h"
+#include "lockstep/error.h"
 #include "sim/scenario.h"
 #include "sim/warnings.h"
 
@@ -21,6 +22,11 @@ class Violation : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+template <typename... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw Violation(concat(parts...));
+}
 
 /// What was reached in a run, to see that the simulation is not idle.
 struct Tally {

@@ -22,11 +22,6 @@ constexpr std::size_t kMostBytesPerNodeInList = 120;
 // Nodes and places that the coordinator looks at, for each message that it sends or gets.
 constexpr double kMostVisitsPerMessage = 4;
 
-template <typename... Parts>
-void require(bool holds, const Parts&... parts) {
-  if (!holds) throw Violation(concat(parts...));
-}
-
 std::string tenths(double value) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(1) << value;

@@ -10,11 +10,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-template <typename... Parts>
-void require(bool holds, const Parts&... parts) {
-  if (!holds) throw Violation(concat(parts...));
-}
-
 }  // namespace
 
 bool Training::is_in(int worker, WorldKey world) const {
