@@ -15,6 +15,7 @@ add_library(kernel_emulator STATIC EXCLUDE_FROM_ALL
             kernels/on_cpu/host_words.cpp kernels/on_cpu/machine.cpp kernels/on_cpu/meeting.cpp
             kernels/on_cpu/memory_watch.cpp
             kernels/on_cpu/products.cpp kernels/on_cpu/warps.cpp)
+lockstep_compile_in_batches(kernel_emulator)
 target_link_libraries(kernel_emulator PRIVATE lockstep_options)
 _lockstep_kernels_on_cpu(kernel_emulator)
 
