@@ -1,8 +1,9 @@
-"""How test scripts end (test_script.py), and what tools/skipped makes of a run: skips_test.py CTEST
+"""How test scripts choose their cases and end (test_script.py), and what tools/skipped makes of a run: skips_test.py CTEST
 
 A ctest runs real scripts here, because what counts is what it writes.
 """
 
+import argparse
 import pathlib
 import subprocess
 import sys
@@ -106,10 +107,39 @@ class Script(Folder):
         self.ends(1, "")
         self.ends(1, SKIPS, arguments=["-k", "nothing"])
 
-    def test_a_case_that_was_not_asked_for_is_not_skipped(self):
-        asked = "class Long(unittest.TestCase):\n    @test_script.only_if({})\n    def test_it(self): self.fail()\n"
-        self.assertEqual(self.ends(0, PASSES, asked.format(False)), [])
-        self.ends(1, PASSES, asked.format(True))
+    def test_with_but_all_other_cases_run(self):
+        self.ends(0, FAILS, PASSES, arguments=["--but", "Fails"])
+        self.ends(1, FAILS, PASSES, arguments=["--but", "Passes.test_it"])
+        self.assertEqual(self.ends(77, SKIPS, PASSES, FAILS, arguments=["--but", "Skips.test_one", "Passes", "Fails"]),
+                         ["skipped: no etcd"])
+        self.assertEqual(self.ends(77, CLASS_SKIPS, PASSES, arguments=["--but", "Passes"]), ["skipped: no root: none"])
+
+    def test_a_name_that_is_no_cases_is_an_error(self):
+        for arguments in (["--but", "Fails", "Passes.test_that"], ["--but", "Fails", "Fail"],
+                          ["Passes", "Passes.test_that"]):
+            with self.subTest(arguments):
+                self.ends(1, FAILS, PASSES, arguments=arguments)
+        self.ends(1, PASSES, arguments=["--but"])
+        self.ends(1, PASSES, arguments=["--but", "Passes"])
+
+
+class Choice(unittest.TestCase):
+    """Of the cases of a script that are in a dictionary."""
+
+    def chosen(self, *arguments):
+        parser = argparse.ArgumentParser()
+        test_script.add_choice(parser)
+        return list(test_script.chosen({"a": 1, "b": 2, "c": 3}, parser.parse_args(arguments)))
+
+    def test_is_all_of_them_or_some_or_the_others(self):
+        self.assertEqual(self.chosen(), ["a", "b", "c"])
+        self.assertEqual(self.chosen("--some", "c", "a"), ["a", "c"])
+        self.assertEqual(self.chosen("--but", "c", "a"), ["b"])
+
+    def test_has_no_unknown_name_and_is_not_empty(self):
+        for arguments in (["--some", "a", "d"], ["--but", "a", "d"], ["--but", "a", "b", "c"]):
+            with self.subTest(arguments), self.assertRaises(SystemExit):
+                self.chosen(*arguments)
 
 
 class Summary(Folder):

@@ -1,4 +1,5 @@
-"""What test scripts share: how they end, so that a test that did not run is not taken for one that passed."""
+"""What test scripts share: which of their cases they run, and how they end, so that a test that did not run is not
+taken for one that passed."""
 
 import re
 import sys
@@ -22,9 +23,20 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
-def only_if(wanted):
-    """A decorator of cases that are left out unless they are asked for: such a case is none, and so not skipped."""
-    return lambda case: case if wanted else None
+def add_choice(parser):
+    """Options of a script whose cases are the keys of a dictionary: --some CASE..., or --but CASE... for the others."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--some", nargs="+", metavar="CASE", help="only these cases")
+    choice.add_argument("--but", nargs="+", metavar="CASE", help="all cases but these")
+
+
+def chosen(cases, arguments):
+    """Those that run. A name that is no case's is an error: else a case could run nowhere, or twice."""
+    names = arguments.some or arguments.but or []
+    if unknown := [name for name in names if name not in cases]:
+        sys.exit(f"no such case: {', '.join(unknown)}; there are: {', '.join(cases)}")
+    found = {name: case for name, case in cases.items() if not names or (name in names) == bool(arguments.some)}
+    return found or sys.exit("no case is left")
 
 
 def _name(test):
@@ -54,9 +66,33 @@ class _Runner(unittest.TextTestRunner):
     resultclass = _Result
 
 
-def main(**options):
-    """unittest.main() with another end: 1 after a failure or without a case, 77 if all cases were skipped."""
-    result = unittest.main(exit=False, testRunner=_Runner, **options).result
+def _cases(suite):
+    return [case for part in suite for case in _cases(part)] if isinstance(suite, unittest.TestSuite) else [suite]
+
+
+class _AllBut(unittest.TestLoader):
+    """Loads all cases of a script but those that are named."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+
+    def loadTestsFromModule(self, module, **options):
+        named = {case.id() for case in _cases(self.loadTestsFromNames(self.names, module))}
+        if self.errors or not named:
+            sys.exit("--but: " + ("\n".join(self.errors) or "it needs names of cases"))
+        everything = _cases(super().loadTestsFromModule(module, **options))
+        return self.suiteClass(case for case in everything if case.id() not in named)
+
+
+def main(argv=None, **options):
+    """unittest.main() with another end: 1 after a failure or without a case, 77 if all cases were skipped. Its
+    arguments may end with `--but NAME...`: then all cases run but those that NAME... would run."""
+    argv = list(argv or sys.argv)
+    if "--but" in argv:
+        place = argv.index("--but")
+        argv, options["testLoader"] = argv[:place], _AllBut(argv[place + 1:])
+    result = unittest.main(argv=argv, exit=False, testRunner=_Runner, **options).result
     if not result.wasSuccessful():
         sys.exit(1)
     if not result.ran and not result.skipped:
