@@ -1,7 +1,6 @@
 """toy_trainer's snapshots: read by Python, taken from Python, gone on from to the bit, through kills.
 
-toy_trainer_test.py TOY_TRAINER LOCKSTEP [--all], in a Python that has torch. Without --all the cases
-that take longest are left out.
+toy_trainer_test.py TOY_TRAINER LOCKSTEP [[--but] CASE...], in a Python that has torch.
 """
 
 import json
@@ -26,10 +25,6 @@ import test_script  # noqa: E402
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TOY_TRAINER = os.path.abspath(sys.argv.pop(1))
 TUTORIAL = str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "toy" / "tutorial.py")
-ALL = "--all" in sys.argv
-if ALL:
-    sys.argv.remove("--all")
-takes_long = test_script.only_if(ALL)
 LIMIT = 300  # seconds for what takes a few; only ever reached by a failure
 # More epochs than any machine trains before the test has acted.
 ENDLESS = "1000000"
@@ -123,7 +118,6 @@ class ToyTrainer(unittest.TestCase):
             self.assertFalse(torch.equal(tensor, trained[name]), name)
             self.assertTrue(torch.allclose(tensor, trained[name], atol=0.2), name)
 
-    @takes_long
     def test_python_goes_on_from_the_snapshot(self):
         self.run_toy(self.folder, "4", "--ranks", "2")
         before = torch.load(self.folder / "snapshot.pt", weights_only=True)["MODEL_STATE"]
@@ -169,20 +163,23 @@ class ToyTrainer(unittest.TestCase):
         self.assertNotIn("Batchsize", out)
         self.assertEqual((self.folder / "snapshot.pt").read_bytes(), before)
 
-    def test_killed_and_resumed_ends_the_same(self):
-        for ranks in (1, 2) if ALL else (2,):
-            with self.subTest(ranks=ranks):
-                folder = self.place(f"killed_{ranks}")
-                process = self.start(folder, ENDLESS, "1", "--ranks", str(ranks))
-                self.wait_for_file(process, folder / "snapshot.pt")
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                epochs = self.epochs_run(folder) + 20
-                out, _ = self.run_toy(folder, str(epochs), "--ranks", str(ranks))
-                self.assertIn(f"Trained 20 epochs on {ranks} rank(s)", out)
-                self.expect_same_end(folder, ranks, epochs)
+    def check_killed(self, ranks):
+        folder = self.place(f"killed_{ranks}")
+        process = self.start(folder, ENDLESS, "1", "--ranks", str(ranks))
+        self.wait_for_file(process, folder / "snapshot.pt")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        epochs = self.epochs_run(folder) + 20
+        out, _ = self.run_toy(folder, str(epochs), "--ranks", str(ranks))
+        self.assertIn(f"Trained 20 epochs on {ranks} rank(s)", out)
+        self.expect_same_end(folder, ranks, epochs)
 
-    @takes_long
+    def test_killed_and_resumed_on_one_rank_ends_the_same(self):
+        self.check_killed(1)
+
+    def test_killed_and_resumed_on_two_ranks_ends_the_same(self):
+        self.check_killed(2)
+
     def test_a_killed_rank_under_the_launcher_restarts_from_the_snapshot(self):
         # Rank 1 dies once, as soon as there is something to go on from.
         wrapper = self.folder / "wrapper.sh"
@@ -201,25 +198,32 @@ class ToyTrainer(unittest.TestCase):
         self.assertEqual(int(resumed[0]) % 10, 0)
         self.expect_same_end(folder, 2, 200)
 
-    def test_sigterm_saves_the_last_whole_epoch_and_ends_with_75(self):
-        launcher = (LOCKSTEP, "run", "--quiet", "--nproc-per-node", "2")
-        cases = [("two", ("--ranks", "2"), ()), ("one", (), ()), ("launched", (), launcher)]
-        for name, arguments, prefix in cases if ALL else cases[:1]:
-            with self.subTest(name):
-                folder = self.place(name)
-                process = self.start(folder, ENDLESS, ENDLESS, *arguments, launcher=prefix)
-                for line in process.stdout:
-                    if "Epoch 3 " in line:
-                        break
-                process.send_signal(signal.SIGTERM)
-                out, err = process.communicate(timeout=LIMIT)
-                self.assertEqual(process.returncode, 75, out + err)
-                epochs = self.epochs_run(folder)
-                self.assertGreaterEqual(epochs, 4)
-                self.run_toy(folder, str(epochs + 3), *arguments, launcher=prefix)
-                self.expect_same_end(folder, 1 if name == "one" else 2, epochs + 3)
+    def check_sigterm(self, ranks, *arguments, launcher=()):
+        """It saves the last whole epoch and ends with 75."""
+        folder = self.place("stopped")
+        process = self.start(folder, ENDLESS, ENDLESS, *arguments, launcher=launcher)
+        for line in process.stdout:
+            if "Epoch 3 " in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 75, out + err)
+        epochs = self.epochs_run(folder)
+        self.assertGreaterEqual(epochs, 4)
+        self.run_toy(folder, str(epochs + 3), *arguments, launcher=launcher)
+        self.expect_same_end(folder, ranks, epochs + 3)
 
-    def test_a_damaged_snapshot_gets_one_line_and_is_left_alone(self):
+    def test_sigterm_to_one_rank_saves_the_last_whole_epoch_and_ends_with_75(self):
+        self.check_sigterm(1)
+
+    def test_sigterm_to_two_ranks_saves_the_last_whole_epoch_and_ends_with_75(self):
+        self.check_sigterm(2, "--ranks", "2")
+
+    def test_sigterm_to_the_launcher_saves_the_last_whole_epoch_and_ends_with_75(self):
+        self.check_sigterm(2, launcher=(LOCKSTEP, "run", "--quiet", "--nproc-per-node", "2"))
+
+    def check_damaged(self, ranks):
+        """One line says so, and the file is left alone."""
         self.run_toy(self.folder, "2")
         path = self.folder / "snapshot.pt"
         good = path.read_bytes()
@@ -227,15 +231,20 @@ class ToyTrainer(unittest.TestCase):
         flipped = good[:place] + bytes([good[place] ^ 1]) + good[place + 1:]
         for what, content in (("cut", good[:200]), ("empty", b""), ("text", b"not a snapshot\n"),
                               ("flipped", flipped)):
-            for ranks in ("1", "2") if ALL or what == "cut" else ("1",):
-                with self.subTest(what, ranks=ranks):
-                    path.write_bytes(content)
-                    out, err = self.run_toy(self.folder, "5", "--ranks", ranks, code=2)
-                    self.assertEqual(err.count("\n"), 1, err)
-                    self.assertIn("'snapshot.pt' is no snapshot to go on from", err)
-                    self.assertIn("move it away to begin anew", err)
-                    self.assertNotIn("Epoch", out)
-                    self.assertEqual(path.read_bytes(), content)
+            with self.subTest(what):
+                path.write_bytes(content)
+                out, err = self.run_toy(self.folder, "5", "--ranks", ranks, code=2)
+                self.assertEqual(err.count("\n"), 1, err)
+                self.assertIn("'snapshot.pt' is no snapshot to go on from", err)
+                self.assertIn("move it away to begin anew", err)
+                self.assertNotIn("Epoch", out)
+                self.assertEqual(path.read_bytes(), content)
+
+    def test_a_damaged_snapshot_gets_one_line_and_is_left_alone(self):
+        self.check_damaged("1")
+
+    def test_a_damaged_snapshot_gets_one_line_of_two_ranks_and_is_left_alone(self):
+        self.check_damaged("2")
 
     def test_a_snapshot_of_something_else_is_refused(self):
         path = self.folder / "snapshot.pt"

@@ -1,7 +1,6 @@
 """train_llm as a user runs it: ranks, kills, bad files, the tutorial's files, generated text.
 
-train_llm_test.py TRAIN_LLM LOCKSTEP [--all] [unittest's arguments], in a Python that has torch.
-Without --all the cases that take longest are left out.
+train_llm_test.py TRAIN_LLM LOCKSTEP [[--but] CASE...], in a Python that has torch.
 """
 
 import json
@@ -25,10 +24,6 @@ import test_script  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TRAIN_LLM = os.path.abspath(sys.argv.pop(1))
-ALL = "--all" in sys.argv
-if ALL:
-    sys.argv.remove("--all")
-takes_long = test_script.only_if(ALL)
 # A model and data that are small enough for fifty steps in a second.
 SMALL = ("--model", "tiny", "--n-layer", "1", "--n-embd", "32", "--n-head", "2", "--vocab-size", "300",
          "-s", "16", "-b", "2", "--dtype", "fp32", "--lr", "1e-3", "--log-freq", "10", "--no-progress",
@@ -105,22 +100,24 @@ class Ranks(Case):
             self.assertEqual((self.run_folder("half") / file).read_bytes(),
                              (self.run_folder("whole") / file).read_bytes())
 
-    def test_a_killed_run_goes_on_to_the_same_bits(self):
+    def check_killed(self, kill_at):
         options = ("--max-steps", "60", "--ckpt-freq", "20", "--eval-fraction", "0.1", "--grad-clip", "1",
                    "--dropout", "0.1")
         self.train("whole", *options, ranks=2)
-        for kill_at in (20, 40) if ALL else (40,):
-            with self.subTest(kill_at):
-                name = f"killed_{kill_at}"
-                process = self.start("-e", name, "-d", "data.jsonl", *SMALL, *options, ranks=2)
-                try:
-                    self.wait_for_snapshot(name, kill_at, process)
-                finally:
-                    self.kill(process)
-                self.train(name, *options, ranks=2)
-                self.assertEqual(self.files(name, 60), self.files("whole", 60))
+        process = self.start("-e", "killed", "-d", "data.jsonl", *SMALL, *options, ranks=2)
+        try:
+            self.wait_for_snapshot("killed", kill_at, process)
+        finally:
+            self.kill(process)
+        self.train("killed", *options, ranks=2)
+        self.assertEqual(self.files("killed", 60), self.files("whole", 60))
 
-    @takes_long
+    def test_a_killed_run_goes_on_to_the_same_bits(self):
+        self.check_killed(40)
+
+    def test_a_run_killed_after_its_first_snapshot_goes_on_to_the_same_bits(self):
+        self.check_killed(20)
+
     def test_a_signal_saves_and_ends_with_75(self):
         for name, number in (("stopped", signal.SIGTERM), ("interrupted", signal.SIGINT)):
             process = self.start("-e", name, "-d", "data.jsonl", *SMALL, "--num-epochs", "1000000", ranks=2)
@@ -133,14 +130,12 @@ class Ranks(Case):
             out, _ = self.train(name, "--max-steps", step + 10, ranks=2)
             self.assertIn("trained 10 steps", out)
 
-    @takes_long
     def test_every_precision_trains(self):
         for dtype in ("bf16", "bf16-autocast", "fp16"):
             with self.subTest(dtype):
                 self.train(dtype, "--dtype", dtype, "--max-steps", "10")
                 self.assertLess(self.metrics(dtype)[-1]["loss"], 6)
 
-    @takes_long
     def test_activation_checkpointing_has_the_same_bits(self):
         self.train("plain", "--max-steps", "20", "--dropout", "0.1")
         self.train("checkpointed", "--max-steps", "20", "--dropout", "0.1", "--activation-checkpointing")
@@ -241,7 +236,6 @@ class RunFolder(Case):
         model = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "exported")
         self.assertTrue(torch.equal(model.transformer.wte.weight, self.weights("run", 20)["wte.weight"]))
 
-    @takes_long
     def test_a_configuration_file_does_what_the_command_line_does(self):
         self.train("words", "--max-steps", "10")
         config = json.loads((self.run_folder("words") / "config.json").read_text())
@@ -252,7 +246,6 @@ class RunFolder(Case):
 
 
 class Memory(Case):
-    @takes_long
     @unittest.skipIf(torch.version.cuda, "CUDA's libraries take all addresses")
     def test_running_out_of_it_says_what_to_lower(self):
         write_records(self.folder / "data.jsonl", 4000)
@@ -324,7 +317,6 @@ class BadFiles(Case):
         (self.folder / "model" / "config.json").write_text(json.dumps(config | {"n_head": 5}))
         self.assertIn("n_head", self.one_line(*tune))
 
-    @takes_long
     def test_a_larger_tokenizer_makes_the_model_grow(self):
         self.train("small", "--max-steps", "2")
         self.run_program("export", "model", "--snapshot", "outputs/small")
@@ -438,7 +430,6 @@ class Embedded(Case):
         losses = [line["loss"] for line in self.metrics("train_llm") if "loss" in line]
         self.assertLess(losses[-1], losses[0])
 
-    @takes_long
     def test_it_learns_to_answer_held_out_instructions(self):
         self.run_program("--no-progress", ranks=2)
         answers = json.loads((self.run_folder("train_llm") / "answers.json").read_text())

@@ -1,7 +1,6 @@
 """translate as a user runs it: ranks, kills, epochs' files, bad input, sentences translated.
 
-translate_test.py TRANSLATE LOCKSTEP [--all] [unittest's arguments], in a Python that has torch.
-Without --all the cases that take longest are left out.
+translate_test.py TRANSLATE LOCKSTEP [[--but] CASE...], in a Python that has torch.
 """
 
 import json
@@ -23,10 +22,6 @@ import test_script  # noqa: E402
 
 LOCKSTEP = os.path.abspath(sys.argv.pop(2))
 TRANSLATE = os.path.abspath(sys.argv.pop(1))
-ALL = "--all" in sys.argv
-if ALL:
-    sys.argv.remove("--all")
-takes_long = test_script.only_if(ALL)
 PAIRS = 120
 # A model and data that are small enough for an epoch of 6 steps and its validation in a fraction of a second.
 SMALL = ("--d-model", "16", "--layers", "1", "--heads", "2", "--d-ff", "32", "--dropout", "0.1", "-s", "24", "-b", "10",
@@ -75,7 +70,6 @@ class Ranks(Case):
         self.assertRegex(out, r"SOURCE: .*\n +TARGET: .*\n PREDICTED: ")
         self.assertRegex(out, r"epoch 2 \| step 12 \| validation loss \d\.\d+ \| BLEU [\d.]+ \| chrF [\d.]+ \| CER ")
 
-    @takes_long
     def test_two_ranks_are_twice_the_accumulation_up_to_rounding(self):
         plain = ("--max-steps", "20", "--dropout", "0", "--epochs", "9")
         self.train("two", *plain, ranks=2)
@@ -83,7 +77,6 @@ class Ranks(Case):
         for mine, theirs in zip(self.values("two", "loss"), self.values("accumulated", "loss")):
             self.assertAlmostEqual(mine / theirs, 1, delta=1e-4)
 
-    @takes_long
     def test_a_killed_rank_is_replaced_and_the_bits_are_the_same(self):
         options = ("--epochs", "12", "--beam", "2")
         self.train("whole", *options, ranks=2)
@@ -102,7 +95,6 @@ class Ranks(Case):
             self.assertEqual(sorted(path.name for path in (self.run_folder(name) / "weights").iterdir()),
                              [f"tmodel_{epoch:02d}.pt" for epoch in range(12)])
 
-    @takes_long
     def test_a_run_that_was_killed_goes_on_to_the_same_bits(self):
         options = ("--epochs", "8", "--ckpt-freq", "4", "--schedule", "noam", "--warmup", "10")
         self.train("whole", *options, ranks=2)
@@ -180,7 +172,6 @@ class EpochFiles(Case):
         self.assertIn("outputs/run has another model: --layers was 1 and is now 2",
                       self.one_line(*again, "--layers", "2"))
 
-    @takes_long
     def test_byte_pairs_and_lines_of_standard_input(self):
         self.train("bytes", "--epochs", "2", "--tokenizer", "bpe", "--vocab-size", "280", "-s", "40", ranks=2)
         process = self.start("infer", "--run", "outputs/bytes", stdin=subprocess.PIPE)
@@ -216,7 +207,6 @@ class BadInput(Case):
 
 
 class Embedded(Case):
-    @takes_long
     def test_a_little_of_it_already_helps(self):
         self.run_program("--pairs", "3000", "--epochs", "2", "--warmup", "10", "--no-progress", ranks=2)
         bleu = self.values("translate", "eval/bleu")
