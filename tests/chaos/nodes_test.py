@@ -1,7 +1,7 @@
 """A Trainer on two nodes, in network namespaces: what its network, its launchers and its ranks lose is
 made up for, and every byte that it leaves behind is that of a run on one node that nothing happened to.
 
-nodes_test.py LOCKSTEP RESUME_JOB [--some CASE...]
+nodes_test.py LOCKSTEP RESUME_JOB [--some CASE... | --but CASE...]
 """
 
 import argparse
@@ -231,15 +231,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep", type=os.path.abspath)
     parser.add_argument("job", type=os.path.abspath)
-    parser.add_argument("--some", nargs="+", default=list(CASES), choices=list(CASES))
+    test_script.add_choice(parser)
     arguments = parser.parse_args()
+    cases = test_script.chosen(CASES, arguments)
     arguments.spares, arguments.shard = 0, 0
     sharded = argparse.Namespace(**vars(arguments) | {"shard": 3, "copies": True, "machines": 1, "model": "gpt"})
     if missing := Network.missing():
         test_script.skip(missing)
     with tempfile.TemporaryDirectory(prefix="lockstep_nodes_") as folder:
         undisturbed = {}  # by ranks, which are on one node, and whether they have parts
-        for name in arguments.some:
+        for name, lose in cases.items():
             network = Network(2)
             settings = dict(SETTINGS.get(name, {}))
             job = sharded if settings.pop("copies", False) else arguments
@@ -249,7 +250,7 @@ def main():
                 undisturbed[kind] = Run(job, pathlib.Path(folder) / f"all_{run.ranks}_{job.shard}", run.ranks,
                                         STEPS).finish()
             try:
-                result = CASES[name](run.start())
+                result = lose(run.start())
                 compare(name, run, undisturbed[kind])
             finally:
                 run.close()

@@ -1,7 +1,8 @@
 """Kills ranks of a hand-written loop under recoverable(), and compares every byte that it leaves
 behind with a run that nothing happened to.
 
-recoverable_test.py LOCKSTEP RECOVERABLE_JOB points [--all]
+recoverable_test.py LOCKSTEP RECOVERABLE_JOB points [--some POINT... | --but POINT...]
+recoverable_test.py LOCKSTEP RECOVERABLE_JOB three_ranks
 recoverable_test.py LOCKSTEP RECOVERABLE_JOB left_out
 recoverable_test.py LOCKSTEP RECOVERABLE_JOB random --kills N [--seed S] [--ranks N...]
 """
@@ -15,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import test_script  # noqa: E402
 
 LIMIT = 240  # seconds that a run may take
 POINTS = ["step", "backward", "gather", "commit", "apply", "update", "committed"]
@@ -77,16 +81,19 @@ class Run:
 
 
 def points(arguments, folder):
-    """A death at each point of a step, in one run; then those that need three ranks."""
+    """A death at each point of a step, in one run."""
     steps = 30
+    kills = {point: ((number + 1) % 2, point, 3 * number + 1) for number, point in enumerate(POINTS)}
+    kills["committed, last step"] = (0, "committed", steps - 1)
+    kills = list(test_script.chosen(kills, arguments).values())
     undisturbed = Run(arguments, folder / "two_undisturbed", 2, steps).finish()
-    some = POINTS if arguments.all else ["gather", "commit", "apply"]
-    kills = [((number + 1) % 2, point, 3 * number + 1) for number, point in enumerate(some)]
-    kills += [(0, "committed", steps - 1)]
     run = Run(arguments, folder / "two_killed", 2, steps, kills).finish()
     run.compare(undisturbed)
     print(f"2 ranks, {len(kills)} deaths: equal", flush=True)
 
+
+def three_ranks(arguments, folder):
+    """Deaths while one rank is behind, while the ranks meet again, and of a replacement."""
     # Without buffers a commit is no collective, so that a rank can be held behind the others.
     steps = 16
     undisturbed = Run(arguments, folder / "three_undisturbed", 3, steps, buffers=0).finish()
@@ -133,8 +140,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("lockstep")
     parser.add_argument("job")
-    parser.add_argument("what", choices=["points", "left_out", "random"])
-    parser.add_argument("--all", action="store_true", help="every point of a step")
+    parser.add_argument("what", choices=["points", "three_ranks", "left_out", "random"])
+    test_script.add_choice(parser)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -143,6 +150,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="lockstep_recoverable_") as folder:
         if arguments.what == "points":
             return points(arguments, pathlib.Path(folder))
+        if arguments.what == "three_ranks":
+            return three_ranks(arguments, pathlib.Path(folder))
         if arguments.what == "left_out":
             return left_out(arguments, pathlib.Path(folder))
         print(f"seed {arguments.seed}", flush=True)

@@ -1,7 +1,7 @@
 """Kills ranks of a job while the others go on, and compares every byte that it leaves behind with a
 run that nothing happened to.
 
-recovery_test.py LOCKSTEP RESUME_JOB phases --ranks N...
+recovery_test.py LOCKSTEP RESUME_JOB phases [--some PHASE... | --but PHASE...] [--ranks N...]
 recovery_test.py LOCKSTEP RESUME_JOB random --kills N [--seed S] [--ranks N...] [--model net|gpt]
 Both take --spares N, and --shard STAGE with --replicas N, or with --copies and --machines N, for a sharded run.
 `phases` takes --recorded: steps are rehearsed as CUDA graphs, and all ranks go on from a snapshot.
@@ -21,6 +21,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "track"))
 from run_files import check_other_curves  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import test_script  # noqa: E402
 
 # 230 samples, micro-batches of 5, two of them a step: how many steps an epoch has, by ranks.
 STEPS_PER_EPOCH = {2: 12, 3: 8, 4: 6}
@@ -283,7 +285,6 @@ def phases(arguments, ranks, folder):
     """One death at each point of a run at which something else is under way."""
     edge, steps = STEPS_PER_EPOCH[ranks], 30
     last = ranks - 1
-    undisturbed = Run(arguments, folder / f"{ranks}_undisturbed", ranks, steps).finish()
     cases = {
         "after a commit": {"KILL_AT_STEP": 6, "KILL_RANK": last},
         "rank 0 after a commit": {"KILL_AT_STEP": 7, "KILL_RANK": 0},
@@ -321,8 +322,8 @@ def phases(arguments, ranks, folder):
         }
     if arguments.spares:  # late enough that one has loaded the program
         cases |= {"when a spare waits": {"KILL_AT_STEP": 20, "KILL_RANK": last, "SLOW_MS": 60}}
-    if arguments.some:
-        cases = {name: cases[name] for name in arguments.some}
+    cases = test_script.chosen(cases, arguments)
+    undisturbed = Run(arguments, folder / f"{ranks}_undisturbed", ranks, steps).finish()
     for where, settings in cases.items():
         name = f"{ranks} ranks, killed {where}"
         run = Run(arguments, folder / name.replace(" ", "_"), ranks, steps, **settings).finish()
@@ -431,7 +432,7 @@ def main():
     parser.add_argument("job")
     parser.add_argument("what", choices=["phases", "random"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--some", nargs="+", help="only these phases")
+    test_script.add_choice(parser)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--hangs", type=float, default=0, help="the share of victims that hang")

@@ -1,7 +1,7 @@
 """Runs that go on with fewer processes than they began with, and with all of them again, compared
 byte for byte with runs that nothing happened to.
 
-shrink_test.py LOCKSTEP RESUME_JOB [--some CASE...] [--ranks N...] [--model net|gpt...]
+shrink_test.py LOCKSTEP RESUME_JOB [--some CASE... | --but CASE...] [--ranks N...] [--model net|gpt...]
 shrink_test.py LOCKSTEP RESUME_JOB --model together
 shrink_test.py LOCKSTEP RESUME_JOB --kills N [--seed S] [--ranks N...] [--model net|gpt...]
 """
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from recovery_test import LIMIT, STEPS_PER_EPOCH, Run, compare
+from recovery_test import LIMIT, STEPS_PER_EPOCH, Run, compare, test_script
 
 STEPS = 30
 # Each forward takes that long until SLOW_UNTIL is there: what is waited for comes long before the
@@ -257,7 +257,7 @@ def main():
     parser.add_argument("job")
     parser.add_argument("--ranks", type=int, nargs="+", default=[4])
     parser.add_argument("--model", nargs="+", default=["net"])
-    parser.add_argument("--some", nargs="+", help="only these cases")
+    test_script.add_choice(parser)
     parser.add_argument("--resume", action="store_true", help="go on from what the first one saved")
     parser.add_argument("--kills", type=int, help="at random, instead of the cases")
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -277,11 +277,10 @@ def main():
 
 
 def run_cases(arguments, place, ranks, model):
+    cases = test_script.chosen(cases_for(ranks), arguments)
     undisturbed = Run(arguments, place / "undisturbed", ranks, STEPS, MODEL=model).finish()
-    cases = cases_for(ranks)
     resume = arguments.resume
-    for where in arguments.some or cases:
-        settings, meddle = cases[where]
+    for where, (settings, meddle) in cases.items():
         name = f"{model}, {ranks} ranks, {where}"
         folder = place / where.replace(" ", "_").replace(",", "")
         run = disturbed(arguments, name, folder, ranks, settings, meddle, model)
