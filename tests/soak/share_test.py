@@ -9,6 +9,9 @@ import subprocess
 import sys
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import test_script  # noqa: E402
+
 SOAK = pathlib.Path(__file__).resolve().parents[2] / "tools" / "soak"
 FUNCTIONS = runpy.run_path(str(SOAK))
 KINDS = {"soak_one": ["one.test"], "soak_two": ["two.a", "two.b"],
@@ -63,4 +66,4 @@ class Run(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    test_script.main()
