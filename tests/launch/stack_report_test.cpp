@@ -62,7 +62,7 @@ TEST(StackReport, what_is_no_report_is_none) {
   }
 }
 
-struct StackCollectionTest : testing::Test {
+struct StackCollectionTest : ::testing::Test {
   template <typename Kind>
   std::vector<Kind> sent_to(LinkId link) {
     std::vector<Kind> found;

@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// A store on one node and a forwarder on another, with a link between them.
-struct StoreForwarderTest : testing::Test {
+struct StoreForwarderTest : ::testing::Test {
   StoreForwarderTest() { store.new_keyspace(1); }
 
   ~StoreForwarderTest() override { stop(); }

@@ -57,7 +57,7 @@ class Lines {
   std::vector<std::string> lines_;
 };
 
-struct StoreServerTest : testing::Test {
+struct StoreServerTest : ::testing::Test {
   StoreServer& start(std::size_t max_bytes = std::size_t{1} << 30,
                      const std::string& address = "127.0.0.1") {
     server.emplace(lockstep::StoreServerOptions{

@@ -49,7 +49,7 @@ void write_all(const UniqueFd& socket, std::string_view bytes) {
 }
 
 /// The two ends of a link. Messages arrive when the test lets them.
-struct StreamBundleTest : testing::Test {
+struct StreamBundleTest : ::testing::Test {
   StreamBundle::Callbacks callbacks(std::deque<std::string>& sent, std::size_t& queued) {
     return {.send = [&sent](std::string message) { sent.push_back(std::move(message)); },
             .queued_bytes = [&queued] { return queued; },
