@@ -16,6 +16,7 @@ add_library(kernel_emulator STATIC EXCLUDE_FROM_ALL
             kernels/on_cpu/memory_watch.cpp
             kernels/on_cpu/products.cpp kernels/on_cpu/warps.cpp)
 lockstep_compile_in_batches(kernel_emulator)
+set_source_files_properties(kernels/on_cpu/products.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # names of copies.cpp
 target_link_libraries(kernel_emulator PRIVATE lockstep_options)
 _lockstep_kernels_on_cpu(kernel_emulator)
 
