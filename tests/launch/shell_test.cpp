@@ -29,7 +29,7 @@ constexpr std::array<Entry, 3> kCommands{
 class ShellTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "shell_XXXXXX";
+    std::string name = ::testing::TempDir() + "shell_XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
   }

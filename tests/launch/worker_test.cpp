@@ -30,7 +30,7 @@ Environment of(Environment::Variables variables) {
 class WorkerCommandTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "worker_command_XXXXXX";
+    std::string name = ::testing::TempDir() + "worker_command_XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     root_ = std::filesystem::canonical(name);
     before_ = std::filesystem::current_path();
