@@ -11,8 +11,8 @@ using namespace lockstep;
 
 namespace {
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
+struct NormedNetImpl : torch::nn::Module {
+  NormedNetImpl() {
     register_module("linear", linear);
     register_module("norm", norm);
   }
@@ -21,10 +21,10 @@ struct NetImpl : torch::nn::Module {
   torch::nn::BatchNorm1d norm{4};
 };
 
-struct Fixture {
-  std::shared_ptr<NetImpl> net = [] {
+struct NormedNet {
+  std::shared_ptr<NormedNetImpl> net = [] {
     torch::manual_seed(3);
-    return std::make_shared<NetImpl>();
+    return std::make_shared<NormedNetImpl>();
   }();
 
   torch::Tensor mean() const { return net->norm->running_mean.clone(); }
@@ -35,15 +35,15 @@ struct Fixture {
   bool has_gradients() const { return net->linear->weight.grad().defined(); }
 };
 
-World alone() {
+World world_of_one() {
   return init({.store = Store::tcp({.serve = true}), .rank = 0, .world_size = 1});
 }
 
 }  // namespace
 
 TEST(StepTransactions, a_step_that_is_not_committed_leaves_no_trace) {
-  World world = alone();
-  Fixture fixture;
+  World world = world_of_one();
+  NormedNet fixture;
   StepTransactions steps(world.group(), fixture.net);
   const torch::Tensor before = fixture.mean();
   {
@@ -57,8 +57,8 @@ TEST(StepTransactions, a_step_that_is_not_committed_leaves_no_trace) {
 }
 
 TEST(StepTransactions, an_exception_aborts_and_the_step_can_be_repeated) {
-  World world = alone();
-  Fixture disturbed, undisturbed;
+  World world = world_of_one();
+  NormedNet disturbed, undisturbed;
   StepTransactions steps(world.group(), disturbed.net);
   try {
     auto step = steps.begin();
@@ -80,8 +80,8 @@ TEST(StepTransactions, an_exception_aborts_and_the_step_can_be_repeated) {
 }
 
 TEST(StepTransactions, every_slot_starts_from_the_committed_buffers_and_slot_0_stays) {
-  World world = alone();
-  Fixture both, only_first;
+  World world = world_of_one();
+  NormedNet both, only_first;
   StepTransactions steps(world.group(), both.net);
   auto step = steps.begin();
   both.compute(1);
@@ -94,8 +94,8 @@ TEST(StepTransactions, every_slot_starts_from_the_committed_buffers_and_slot_0_s
 }
 
 TEST(StepTransactions, a_process_that_is_alone_hears_in_a_commit_that_its_world_ends) {
-  World world = alone();
-  Fixture fixture;
+  World world = world_of_one();
+  NormedNet fixture;
   StepTransactions steps(world.group(), fixture.net);
   const torch::Tensor before = fixture.mean();
   bool applied = false;
@@ -113,7 +113,7 @@ TEST(StepTransactions, a_process_that_is_alone_hears_in_a_commit_that_its_world_
 
 RANKS_TEST(StepTransactions, a_commit_gives_all_ranks_the_buffers_of_slot_0, 3) {
   World world = init();
-  Fixture mine, of_rank_0;
+  NormedNet mine, of_rank_0;
   StepTransactions steps(world.group(), mine.net);
   auto step = steps.begin();
   mine.compute(10 + world.rank());

@@ -12,36 +12,23 @@
 #include "lockstep/trainer.h"
 #include "tests/core/temporary_folder.h"
 #include "tests/support/ranks.h"
+#include "tests/train/line.h"
 
 using namespace lockstep;
+using lockstep::testing::kSquaredError;
+using lockstep::testing::Line;
+using lockstep::testing::new_model;
 using lockstep::testing::TemporaryFolder;
 
 namespace {
 
-struct Line {
-  std::int64_t size() const { return 64; }
-  std::pair<torch::Tensor, torch::Tensor> get(std::int64_t index) const {
-    const auto x = torch::full({2}, static_cast<double>(index % 8) / 8);
-    return {x, 3 * x.narrow(0, 0, 1) - 1};
-  }
-};
-
-struct Recorder : Callback {
+struct ReportKeeper : Callback {
   void on_step(const StepReport& report) override { reports.push_back(report); }
   std::map<std::string, double> log_values(const StepReport& report) override {
     return {{"twice", 2.0 * static_cast<double>(report.step)}};
   }
   std::vector<StepReport> reports;
 };
-
-constexpr auto kSquaredError = [](auto& model, const auto& batch) {
-  return torch::mse_loss(model(batch.first), batch.second);
-};
-
-torch::nn::Linear new_model() {
-  torch::manual_seed(5);
-  return torch::nn::Linear(2, 1);
-}
 
 TrainerOptions two_epochs() {
   TrainerOptions options{.epochs = 2, .optimizer = AdamWOptions{.lr = 0.1}};
@@ -60,7 +47,7 @@ std::vector<nlohmann::json> lines_of(const std::string& path) {
 
 TEST(TrainerReports, times_of_the_phases_are_means_that_add_up) {
   constexpr std::chrono::milliseconds kForward(20);
-  auto recorder = std::make_shared<Recorder>();
+  auto recorder = std::make_shared<ReportKeeper>();
   TrainerOptions options = two_epochs();
   options.steps = 4;
   options.log_every = 2;
@@ -89,7 +76,7 @@ TEST(TrainerReports, times_of_the_phases_are_means_that_add_up) {
 
 RANKS_TEST(TrainerReports, waiting_for_a_slow_rank_is_no_time_in_backward, 2) {
   World world = init();
-  auto recorder = std::make_shared<Recorder>();
+  auto recorder = std::make_shared<ReportKeeper>();
   TrainerOptions options = two_epochs();
   options.steps = 4;
   options.log_every = 4;
@@ -112,7 +99,7 @@ RANKS_TEST(TrainerReports, every_rank_can_have_a_log_with_values_of_its_own, 2) 
   options.log_every = 2;
   options.log_all_ranks = true;
   options.snapshots.directory = folder;
-  options.callbacks = {std::make_shared<Recorder>()};
+  options.callbacks = {std::make_shared<ReportKeeper>()};
   Loader data(Line{}, {.batch_size = 8});
   Trainer(world, options).fit(new_model(), data, kSquaredError);
   const auto lines = lines_of(concat(folder, "/metrics/rank_", world.rank(), ".jsonl"));

@@ -11,30 +11,16 @@
 #include "tests/core/temporary_folder.h"
 #include "tests/support/ranks.h"
 #include "tests/support/refusal.h"
+#include "tests/train/line.h"
 
 using namespace lockstep;
+using lockstep::testing::kSquaredError;
+using lockstep::testing::Line;
+using lockstep::testing::new_model;
 using lockstep::testing::refusal;
 using lockstep::testing::TemporaryFolder;
 
 namespace {
-
-struct Line {
-  std::int64_t count = 64;
-  std::int64_t size() const { return count; }
-  std::pair<torch::Tensor, torch::Tensor> get(std::int64_t index) const {
-    const auto x = torch::full({2}, static_cast<double>(index % 8) / 8);
-    return {x, 3 * x.narrow(0, 0, 1) - 1};
-  }
-};
-
-torch::nn::Linear new_model() {
-  torch::manual_seed(5);
-  return torch::nn::Linear(2, 1);
-}
-
-constexpr auto kSquaredError = [](auto& model, const auto& batch) {
-  return torch::mse_loss(model(batch.first), batch.second);
-};
 
 TrainerOptions quiet(TrainerOptions options) {
   options.progress = false;
