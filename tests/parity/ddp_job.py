@@ -13,6 +13,11 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+# Before init_process_group(): its functions have the default group as an argument's default, as it is when
+# they are imported, and DistributedDataParallel() imports them. With that reference
+# destroy_process_group() would leave Gloo's threads running, and one that releases an object of Python's
+# while the interpreter ends aborts the process (pytorch/pytorch#190489).
+import torch.distributed.nn  # noqa: F401
 from torch.distributed.algorithms.ddp_comm_hooks import (default_hooks, post_localSGD_hook,
                                                          powerSGD_hook)
 from torch.distributed.algorithms.model_averaging import averagers
