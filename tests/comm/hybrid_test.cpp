@@ -69,7 +69,7 @@ void expect_release(int victim) {
   const auto collectives = collectives_to_die_in();
   {
     World world = init({.backend = "hybrid", .timeout = 60s});
-    const Killable& collective = collectives[std::atoi(std::getenv("HYBRID_TEST_COLLECTIVE"))];
+    const Killable& collective = collectives[std::atoi(std::getenv("LOCKSTEP_TEST_COLLECTIVE"))];
     collective.call(world.group());
     world.barrier();
     if (this_rank() == victim) {
@@ -250,7 +250,7 @@ RANKS_TEST_WITH(Hybrid, machines_that_call_different_things_are_told,
   RANKS_TEST_WITH(HybridDeath, name,                                     \
                   {.count = 4,                                           \
                    .killed = {victim},                                   \
-                   .environment = {{"HYBRID_TEST_COLLECTIVE", #number}}, \
+                   .environment = {{"LOCKSTEP_TEST_COLLECTIVE", #number}}, \
                    .machines = 2}) {                                     \
     expect_release(victim);                                              \
   }

@@ -11,7 +11,7 @@
 ///       ...
 ///     }
 ///
-/// The test starts the binary once for each rank, with the variables of a launcher; the store is in
+/// The test starts a process for each rank, with the variables of a launcher; the store is in
 /// the test's own process, so no port has to be guessed. A rank that fails, hangs or dies fails the
 /// test, which prints what it wrote.
 namespace lockstep::testing {
