@@ -13,7 +13,7 @@ endif()
 set(_mpi "${LOCKSTEP_TEST_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/comm/mpi_test.py"
     "$<TARGET_FILE:lockstep_program>" "$<TARGET_FILE:mpi_job>")
 set(_fast Mpi.test_every_collective_equals_a_reference Mpi.test_without_the_plugin_it_says_how_to_get_it)
-lockstep_script_test(comm.mpi LABELS multiprocess TIMEOUT 300 MISSING "${_missing}"
+lockstep_script_test(comm.mpi LABELS multiprocess waits TIMEOUT 300 MISSING "${_missing}"
                      COMMAND ${_mpi} ${_fast})
-lockstep_script_test(comm.mpi_long LABELS multiprocess slow TIMEOUT 300 MISSING "${_missing}"
+lockstep_script_test(comm.mpi_long LABELS multiprocess waits slow TIMEOUT 300 MISSING "${_missing}"
                      COMMAND ${_mpi} --but ${_fast})
