@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kBytesPerRead = 64 * 1024;
 constexpr std::size_t kKeptOutputBytes = 64 * 1024;
 
 void set_option(int socket, int level, int name, int value) {
@@ -30,7 +30,7 @@ StoreConnection::StoreConnection(UniqueFd socket, StorePeer peer)
 }
 
 bool StoreConnection::receive() {
-  char bytes[kReadBytes];
+  char bytes[kBytesPerRead];
   const ssize_t count = ::recv(socket_.get(), bytes, sizeof(bytes), 0);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) return false;
