@@ -127,9 +127,10 @@ const Case* case_of(std::string_view name) {
   return nullptr;
 }
 
-Words operator+(Words left, const Words& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
+Words joined(Words words, const Words& others, const Words& last = {}) {
+  words.insert(words.end(), others.begin(), others.end());
+  words.insert(words.end(), last.begin(), last.end());
+  return words;
 }
 
 std::string with_underscores(std::string name) {
@@ -180,7 +181,7 @@ TEST(OptionTable, every_value_option_arrives_in_every_spelling) {
     }
     for (const Words& spelling : spellings) {
       SCOPED_TRACE(spelling.front());
-      const RunOptions options = parse_alone(base + spelling + Words{"train.py", "--x"});
+      const RunOptions options = parse_alone(joined(base, spelling, {"train.py", "--x"}));
       EXPECT_TRUE(known->arrived(options));
       EXPECT_TRUE(options.given.contains(name));
       EXPECT_EQ(options.script, "train.py");
@@ -200,8 +201,8 @@ TEST(OptionTable, every_variable_stands_for_its_option_and_the_command_line_come
     const Case* known = case_of(name);
     ASSERT_NE(known, nullptr);
     const std::string variable(option.variable);
-    EXPECT_TRUE(known->arrived(parse_alone(base_for(name) + Words{"a.py"}, {{variable, known->value}})));
-    const RunOptions both = parse_alone(base_for(name) + Words{"--" + name, known->value, "a.py"},
+    EXPECT_TRUE(known->arrived(parse_alone(joined(base_for(name), {"a.py"}), {{variable, known->value}})));
+    const RunOptions both = parse_alone(joined(base_for(name), {"--" + name, known->value, "a.py"}),
                                   {{variable, "no value of anything!"}});
     EXPECT_TRUE(known->arrived(both)) << "the variable must not even be looked at";
   }
@@ -257,9 +258,8 @@ TEST(OptionTable, every_shortest_unambiguous_form_of_torchruns_options_means_tha
       if (option.takes_value()) {
         words.push_back(case_of(option.name)->value);
       }
-      const RunOptions options =
-          parse_alone(option.takes_value() ? base_for(std::string(option.name)) + words + Words{"a.py"}
-                                     : words + Words{"a.py"});
+      if (option.takes_value()) words = joined(base_for(std::string(option.name)), words);
+      const RunOptions options = parse_alone(joined(words, {"a.py"}));
       EXPECT_TRUE(options.given.contains(std::string(option.name)));
     }
   }
