@@ -257,8 +257,8 @@ TEST(OptionTable, every_shortest_unambiguous_form_of_torchruns_options_means_tha
       Words words{"--" + std::string(cut)};
       if (option.takes_value()) {
         words.push_back(case_of(option.name)->value);
+        words = joined(base_for(std::string(option.name)), words);
       }
-      if (option.takes_value()) words = joined(base_for(std::string(option.name)), words);
       const RunOptions options = parse_alone(joined(words, {"a.py"}));
       EXPECT_TRUE(options.given.contains(std::string(option.name)));
     }
