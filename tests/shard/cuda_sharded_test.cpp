@@ -21,7 +21,7 @@ using namespace lockstep::testing;
 namespace {
 
 constexpr std::int64_t kTokens = 48;
-constexpr int kSteps = 12;
+constexpr int kShardedSteps = 12;
 
 Gpt2 small_gpt(World& world, bool fused, bool checkpoint) {
   Gpt2 model(Gpt2Config{.vocab_size = 515,
@@ -46,7 +46,7 @@ at::Tensor tokens_of(int step) {
 template <typename Wrapped, typename Optimizer>
 std::vector<double> train(Wrapped& wrapped, Optimizer& optimizer) {
   std::vector<double> losses;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kShardedSteps; ++step) {
     const at::Tensor ids = tokens_of(step);
     wrapped.zero_grad();
     at::Tensor mean;
