@@ -48,8 +48,8 @@ std::string machine_name() {
   const auto process_namespace = stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
   // Ranks that are told apart do not share memory: several machines on one, for tests.
   const char* told = std::getenv("LOCKSTEP_MACHINE");
-  std::string name = concat(read_first_line("/proc/sys/kernel/random/boot_id"), "/", process_namespace,
-                            told == nullptr ? "" : concat("/", told));
+  std::string name = concat(read_first_line("/proc/sys/kernel/random/boot_id"), "/",
+                            process_namespace, told == nullptr ? "" : concat("/", told));
   std::ranges::replace(name, ' ', '_');  // it travels as one word
   return name;
 }

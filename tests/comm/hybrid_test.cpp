@@ -246,13 +246,13 @@ RANKS_TEST_WITH(Hybrid, machines_that_call_different_things_are_told,
 }
 
 // The victim is a leader in one half of them.
-#define HYBRID_DEATH_TEST(name, number, victim)                          \
-  RANKS_TEST_WITH(HybridDeath, name,                                     \
-                  {.count = 4,                                           \
-                   .killed = {victim},                                   \
+#define HYBRID_DEATH_TEST(name, number, victim)                            \
+  RANKS_TEST_WITH(HybridDeath, name,                                       \
+                  {.count = 4,                                             \
+                   .killed = {victim},                                     \
                    .environment = {{"LOCKSTEP_TEST_COLLECTIVE", #number}}, \
-                   .machines = 2}) {                                     \
-    expect_release(victim);                                              \
+                   .machines = 2}) {                                       \
+    expect_release(victim);                                                \
   }
 HYBRID_DEATH_TEST(in_all_reduce, 0, 3)
 HYBRID_DEATH_TEST(in_all_reduce_of_a_leader, 0, 2)

@@ -52,7 +52,8 @@ TEST(LinkTls, carries_messages_both_ways_that_nobody_can_read) {
             std::vector<std::string>{"a message to the server"});
   EXPECT_EQ(ends.client.receive(back).messages, std::vector<std::string>{"and one to the client"});
   const std::string wire = ends.wire + there + back;
-  EXPECT_FALSE(contains(wire, "message") || contains(wire, "the-job") || contains(wire, kTlsSecret));
+  EXPECT_FALSE(contains(wire, "message") || contains(wire, "the-job") ||
+               contains(wire, kTlsSecret));
 }
 
 TEST(LinkTls, works_when_bytes_come_one_by_one_and_for_the_longest_message) {
@@ -69,7 +70,8 @@ TEST(LinkTls, works_when_bytes_come_one_by_one_and_for_the_longest_message) {
 }
 
 TEST(LinkTls, another_secret_is_refused_by_both) {
-  TlsEnds ends(make_session(LinkRole::client), make_session(LinkRole::server, true, "fedcba9876543210"));
+  TlsEnds ends(make_session(LinkRole::client),
+               make_session(LinkRole::server, true, "fedcba9876543210"));
   EXPECT_FALSE(ends.client.established() || ends.server.established());
   EXPECT_TRUE(contains(ends.why_server, "the secret differs")) << ends.why_server;
   EXPECT_TRUE(contains(ends.why_client, "the secret differs")) << ends.why_client;
@@ -77,7 +79,8 @@ TEST(LinkTls, another_secret_is_refused_by_both) {
 
 TEST(LinkTls, one_side_without_it_hears_why) {
   for (const bool client_has_it : {true, false}) {
-    TlsEnds ends(make_session(LinkRole::client, client_has_it), make_session(LinkRole::server, !client_has_it));
+    TlsEnds ends(make_session(LinkRole::client, client_has_it),
+                 make_session(LinkRole::server, !client_has_it));
     EXPECT_FALSE(ends.client.established() || ends.server.established());
     EXPECT_TRUE(contains(ends.why_client, "give --tls to all nodes or to none"));
     EXPECT_TRUE(contains(ends.why_server, "give --tls to all nodes or to none"));

@@ -225,7 +225,8 @@ TEST(TensorDataset, batches_are_rows_of_its_tensors) {
 TEST(TensorDataset, one_tensor_gives_tensors) {
   const TensorDataset dataset(at::arange(6));
   Loader loader(dataset, {.batch_size = 6});
-  for (at::Tensor& batch : loader.epoch(0)) EXPECT_EQ(values_of(batch), (Indices{0, 1, 2, 3, 4, 5}));
+  for (at::Tensor& batch : loader.epoch(0))
+    EXPECT_EQ(values_of(batch), (Indices{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(Datasets, can_be_cut_joined_and_mapped) {

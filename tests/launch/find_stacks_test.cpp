@@ -35,9 +35,9 @@ using lockstep::RankProcess;
 using lockstep::StackOptions;
 using lockstep::StackTools;
 using lockstep::Subprocess;
+using lockstep::TracedThread;
 using lockstep::testing::contains;
 using lockstep::testing::TemporaryFolder;
-using lockstep::TracedThread;
 using namespace std::chrono_literals;
 
 namespace {

@@ -23,8 +23,8 @@ using lockstep::LinkLimits;
 using lockstep::LinkServer;
 using lockstep::LinkServerOptions;
 using lockstep::LinkSession;
-using lockstep::testing::contains;
 using lockstep::UniqueFd;
+using lockstep::testing::contains;
 using std::chrono::milliseconds;
 
 namespace {
@@ -143,7 +143,8 @@ TEST(Link, carries_the_longest_messages_in_order) {
     client.client.send(std::string(LinkSession::kMaxMessageBytes, letter));
   }
   EXPECT_GT(client.client.queued_bytes(), 0u);
-  ASSERT_TRUE(within_ten_seconds(loop, [&] { return server.messages[server.opened[0]].size() == 5; }));
+  ASSERT_TRUE(
+      within_ten_seconds(loop, [&] { return server.messages[server.opened[0]].size() == 5; }));
   EXPECT_EQ(server.messages[server.opened[0]][4], std::string(LinkSession::kMaxMessageBytes, 'e'));
   EXPECT_THROW(client.client.send(std::string(LinkSession::kMaxMessageBytes + 1, 'x')),
                lockstep::InvalidArgument);

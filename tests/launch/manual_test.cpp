@@ -27,7 +27,8 @@ using lockstep::testing::contains;
 
 namespace {
 
-constexpr std::array<Entry, 2> kTwoCommands{{{"run", "Start a job's workers"}, {"stack", "It's: x"}}};
+constexpr std::array<Entry, 2> kTwoCommands{
+    {{"run", "Start a job's workers"}, {"stack", "It's: x"}}};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);

@@ -186,7 +186,8 @@ TEST(OptionTable, every_value_option_arrives_in_every_spelling) {
       EXPECT_TRUE(options.given.contains(name));
       EXPECT_EQ(options.script, "train.py");
       EXPECT_EQ(options.script_arguments, Words{"--x"});
-      EXPECT_FALSE(known->arrived(parse_alone({"--rdzv-backend=static", "--master-port=1", "train.py"})));
+      EXPECT_FALSE(
+          known->arrived(parse_alone({"--rdzv-backend=static", "--master-port=1", "train.py"})));
     }
   }
 }
@@ -201,9 +202,10 @@ TEST(OptionTable, every_variable_stands_for_its_option_and_the_command_line_come
     const Case* known = case_of(name);
     ASSERT_NE(known, nullptr);
     const std::string variable(option.variable);
-    EXPECT_TRUE(known->arrived(parse_alone(joined(base_for(name), {"a.py"}), {{variable, known->value}})));
+    EXPECT_TRUE(
+        known->arrived(parse_alone(joined(base_for(name), {"a.py"}), {{variable, known->value}})));
     const RunOptions both = parse_alone(joined(base_for(name), {"--" + name, known->value, "a.py"}),
-                                  {{variable, "no value of anything!"}});
+                                        {{variable, "no value of anything!"}});
     EXPECT_TRUE(known->arrived(both)) << "the variable must not even be looked at";
   }
 }

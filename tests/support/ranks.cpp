@@ -38,7 +38,8 @@ std::size_t thread_count() {
   return static_cast<std::size_t>(std::distance(begin(threads), end(threads)));
 }
 
-// What a new rank has to know. Its first two lines are the log and the test, the others its variables.
+// What a new rank has to know. Its first two lines are the log and the test, the others its
+// variables.
 std::string order_of(const std::string& log, const std::string& test, const Variables& variables) {
   std::string order = log + "\n" + test + "\n";
   for (const auto& [name, value] : variables) order += name + "=" + value + "\n";
@@ -86,8 +87,8 @@ void serve_orders(int socket) {
   }
 }
 
-/// A process that has loaded libtorch and done nothing else, from which ranks are forked: loading it takes
-/// half a second of a processor.
+/// A process that has loaded libtorch and done nothing else, from which ranks are forked: loading
+/// it takes half a second of a processor.
 class RankTemplate {
  public:
   RankTemplate() {
@@ -127,8 +128,7 @@ class RankTemplate {
 class Rank {
  public:
   explicit Rank(const SubprocessOptions& options) : program_(std::in_place, options) {}
-  explicit Rank(pid_t pid)
-      : pid_(pid), end_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
+  explicit Rank(pid_t pid) : pid_(pid), end_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {}
   Rank(Rank&&) = default;
   ~Rank() {
     if (!end_) return;
@@ -164,11 +164,12 @@ Rank start_rank(const std::string& log, const std::string& test, const Variables
   if (from_template) {
     if (const auto pid = ranks.start(order_of(log, test, variables))) return Rank(*pid);
   }
-  return Rank(SubprocessOptions{.argv = {"/proc/self/exe", "--gtest_filter=" + test, "--gtest_brief=1"},
-                                .set_environment = variables,
-                                .unset_environment = {},
-                                .stdout_path = log,
-                                .stderr_path = log});
+  return Rank(
+      SubprocessOptions{.argv = {"/proc/self/exe", "--gtest_filter=" + test, "--gtest_brief=1"},
+                        .set_environment = variables,
+                        .unset_environment = {},
+                        .stdout_path = log,
+                        .stderr_path = log});
 }
 
 std::string current_test() {

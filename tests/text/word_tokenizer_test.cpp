@@ -58,7 +58,7 @@ TEST(WordTokenizer, cuts_words_from_punctuation_and_leaves_space_out) {
       WordTokenizer::train(Texts{"a_1 \u00e9t\u00e9 n\u0303 ?!"}, {.min_frequency = 1});
   EXPECT_EQ(words.encode("\ta_1?!\u3000\u00e9t\u00e9\u2003n\u0303"),
             (WordIds{*words.id_of("a_1"), *words.id_of("?!"), *words.id_of("\u00e9t\u00e9"),
-                 *words.id_of("n\u0303")}));
+                     *words.id_of("n\u0303")}));
   EXPECT_EQ(words.encode("?! ?"), (WordIds{*words.id_of("?!"), 0}));
   EXPECT_TRUE(words.encode(" \n").empty());
 }
