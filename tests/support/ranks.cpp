@@ -38,8 +38,8 @@ std::size_t thread_count() {
   return static_cast<std::size_t>(std::distance(begin(threads), end(threads)));
 }
 
-// What a new rank has to know. Its first two lines are the log and the test, the others its
-// variables.
+// An order tells a new rank what it needs: the first line names its log, the second its test, and
+// the others set its variables.
 std::string order_of(const std::string& log, const std::string& test, const Variables& variables) {
   std::string order = log + "\n" + test + "\n";
   for (const auto& [name, value] : variables) order += name + "=" + value + "\n";
@@ -47,7 +47,8 @@ std::string order_of(const std::string& log, const std::string& test, const Vari
 }
 
 void become_rank(const std::string& order, pid_t tester) {
-  // Orphans go to the tester. Only then its death can be asked for.
+  // The kernel hands orphans to the tester. Until then the parent is another process, whose death
+  // must not end this one.
   while (::getppid() != tester) ::usleep(100);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != tester) ::_exit(1);
@@ -153,7 +154,7 @@ class Rank {
   UniqueFd end_;
 };
 
-// Libraries read variables of others while they are loaded.
+// Libraries read other variables while they are being loaded, which is too late in a fork.
 bool is_ours(const Variables::value_type& variable) {
   return variable.first.starts_with("LOCKSTEP_") || variable.first.starts_with("LOCAL_");
 }
